@@ -1,0 +1,1 @@
+"""What is true: pure values and functions. No I/O, no clock, no ids, no logging."""

@@ -1,0 +1,168 @@
+"""One voice: an event, and what caused it, as one plain sentence. Used by the API, the pages and the logs alike.
+
+Numbers that a reader needs are in the sentence; ids and raw facts are in the event.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from core import events as ev
+from core.decision import Decision
+from core.words import Lane
+
+_LANES: Final[Mapping[str, str]] = {"gpu": "the GPU lane", "cpu": "the CPU lane"}
+
+REASONS: Final[Mapping[str, str]] = {
+    "killed": "the worker was killed",
+    "crashed": "the worker crashed",
+    "exited": "the worker exited",
+    "hung": "the worker stopped making progress",
+    "lease-expired": "the worker did not renew its lease",
+    "service-stopped": "the service stopped",
+    "device-lost": "the device was lost",
+    "engine-failed": "the engine failed",
+    "load-failed": "the model could not be loaded",
+    "allocation-failed": "the device refused an allocation",
+    "no-device": "there is no accelerator",
+    "no-gpu": "there is no GPU lane here",
+    "gpu-out": "the GPU lane is out",
+    "gpu-queue-full": "the GPU queue is full",
+    "too-long-for-gpu": "the GPU lane cannot hold a request of this length",
+    "draining": "the service is stopping",
+    "queue-full": "the queues are full",
+    "no-lane": "no lane serves now",
+    "too-long": "prompt and answer together are longer than any lane can hold",
+    "gpu-only": "only the GPU was wanted, and it cannot take the request now",
+    "asked": "it was asked for",
+    "deadline": "its deadline passed",
+    "ttl": "nobody resumed it in time",
+}
+
+_RULES: Final[Mapping[str, str]] = {
+    "cancel-wins": "a cancel had been asked for, and that wins",
+    "poison-limit": "the same input ended several workers, so it is not tried again",
+    "cpu-worker-lost": "it goes on from its checkpoint in the CPU queue",
+    "service-restarted": "no engine was to blame, so it keeps its lane and its checkpoint",
+    "stay-on-gpu": "the CPU lane was ruled out by the request, and the GPU can take it again",
+    "failover-never": "the request forbids a takeover after text was shown",
+    "gpu-only-device-lost": "the request forbids the CPU lane, and the device is out",
+    "no-cpu-lane": "no CPU lane serves this model",
+    "restart-nothing-shown": "nothing had been shown, so the CPU lane starts from the prompt",
+    "boundary-passed": "the request allows a move only before its first word",
+    "effects-pending": "something outside has happened since the checkpoint and must not happen twice",
+    "pair-none": "the CPU path is not proved to answer alike",
+    "pair-below-demand": "the request demands identical answers, and the CPU path is only faithful",
+    "continue-identical": "the CPU path answers identically, so it goes on after the last shown word",
+    "continue-faithful": "the CPU path answers faithfully, so it goes on after the last shown word",
+    "gpu-ready": "the GPU lane serves and has room",
+}
+
+
+def reason(code: str) -> str:
+    """A reason code in words; unknown codes are shown as they are."""
+    return REASONS.get(code, code.replace("-", " "))
+
+
+def explain_decision(decision: Decision) -> str:
+    """Why this was chosen, in one clause."""
+    return _RULES.get(decision.rule) or reason(decision.rule)
+
+
+def explain(event: ev.Event, cause: ev.Event | None = None) -> str:
+    """The event as one sentence, with its cause where there is one."""
+    sentence = _SENTENCES[type(event)](event)
+    if isinstance(cause, ev.FaultSeen) and not isinstance(event, ev.FaultSeen):
+        sentence = f"Because {reason(cause.kind)} on {_LANES[cause.lane]}: {sentence[0].lower()}{sentence[1:]}"
+    return sentence
+
+
+def moved(from_lane: Lane | None, to_lane: Lane, why: str, rule: str) -> str:
+    """A failover as one sentence, from its mark alone."""
+    start = f"Moved from {_LANES[from_lane]}" if from_lane else "Sent"
+    clause = _RULES.get(rule)
+    return f"{start} to {_LANES[to_lane]} because {reason(why)}" + (f"; {clause}." if clause else ".")
+
+
+def failure(why: str, rule: str, units: int) -> str:
+    """What a resumable error means to the caller, with the choices."""
+    kept = f"{units} tokens are kept" if units else "nothing was produced yet"
+    return (
+        f"Stopped because {reason(why)}; {_RULES.get(rule, reason(rule))}. {kept[0].upper()}{kept[1:]}. "
+        "Resume it from its checkpoint, resume it from the start, or cancel it."
+    )
+
+
+def _admitted(event: ev.Admitted) -> str:
+    size = f"{event.prompt_tokens} prompt tokens, up to {event.max_units} to come"
+    return f"Accepted for {event.served_model} ({size})."
+
+
+def _refused(event: ev.Refused) -> str:
+    again = f" Try again in {event.retry_after_s} s." if event.retry_after_s else " Trying again cannot help."
+    return f"Refused because {reason(event.reason)}.{again}"
+
+
+def _started(event: ev.Started) -> str:
+    resume = f"goes on after token {event.resume_from}" if event.resume_from else "starts from the prompt"
+    return f"Runner {event.runner} on {_LANES[event.lane]} took it up and {resume}."
+
+
+def _fault(event: ev.FaultSeen) -> str:
+    told = ", ".join(f"{key} {value}" for key, value in event.evidence.items())
+    return f"Fault seen on {_LANES[event.lane]}: {reason(event.kind)}" + (f" ({told})." if told else ".")
+
+
+def _rerouted(event: ev.Rerouted) -> str:
+    return moved(event.from_lane, "cpu", event.reason, event.decision.rule)
+
+
+def _resumed(event: ev.Resumed) -> str:
+    origin = "from its checkpoint" if event.origin == "checkpoint" else "from the start, as a new output"
+    return f"Resumed {origin} on {_LANES[event.lane]}."
+
+
+def _exited(event: ev.RunnerExited) -> str:
+    how = f"by signal {event.signal}" if event.signal is not None else f"with code {event.code}"
+    why = f"; it was ended because {reason(event.killed_for)}" if event.killed_for else ""
+    return f"Runner ended {how}{why}."
+
+
+def _replanned(event: ev.Replanned) -> str:
+    return f"Looked at again and left in place: {reason(event.reason)}."
+
+
+def _lost(event: ev.DeviceLost) -> str:
+    return f"Device lost: {event.reason}. What it computed since then is not trusted (epoch {event.epoch})."
+
+
+_SENTENCES: Final[Mapping[type[ev.Event], Callable[..., str]]] = {
+    ev.Admitted: _admitted,
+    ev.Refused: _refused,
+    ev.Replanned: _replanned,
+    ev.Started: _started,
+    ev.Checkpointed: lambda e: f"Token {e.units} is durable; {e.visible_upto} characters may be shown.",
+    ev.Preempted: lambda e: f"Gave way to another request: {explain_decision(e.decision)}.",
+    ev.FaultSeen: _fault,
+    ev.Requeued: lambda e: f"Back in the queue of its lane; {explain_decision(e.decision)}.",
+    ev.Rerouted: _rerouted,
+    ev.Returned: lambda e: f"Moved back to the GPU lane because {reason(e.reason)}.",
+    ev.Completed: lambda e: f"Completed with {e.units} tokens.",
+    ev.Failed: lambda e: f"Stopped as a resumable error because {reason(e.reason)}; {explain_decision(e.decision)}.",
+    ev.Resumed: _resumed,
+    ev.CancelAsked: lambda e: f"A cancel was requested because {reason(e.reason)}.",
+    ev.Cancelled: lambda e: f"Cancelled because {reason(e.reason)}.",
+    ev.Expired: lambda e: f"Cancelled because {reason(e.reason)}.",
+    ev.LateWriteRejected: lambda e: f"A late {e.what} by former owner {e.runner} was refused; nothing of it counts.",
+    ev.EffectDelivered: lambda e: f"Effect {e.effect} was delivered under key {e.key}.",
+    ev.ContentErased: lambda _e: "Prompt and output were erased.",
+    ev.DeviceFound: lambda e: f"Found {'simulated ' if e.simulated else ''}device {e.name}.",
+    ev.DeviceLost: _lost,
+    ev.DeviceBack: lambda e: f"Device is back: {e.reason}.",
+    ev.LaneOut: lambda e: f"{_LANES[e.lane][0].upper()}{_LANES[e.lane][1:]} takes no new work: {reason(e.reason)}.",
+    ev.LaneIn: lambda e: f"{_LANES[e.lane][0].upper()}{_LANES[e.lane][1:]} takes work.",
+    ev.RunnerStarted: lambda e: f"Runner for {_LANES[e.lane]} started with {e.model} on {e.engine} (pid {e.pid}).",
+    ev.RunnerLoaded: lambda e: f"Model loaded in {e.took_us / 1e6:.1f} s.",
+    ev.RunnerExited: _exited,
+    ev.ServiceStarted: lambda e: f"Service {e.version} started (pid {e.pid}, SQLite {e.sqlite}).",
+    ev.ServiceStopped: lambda e: f"Service stopped: {reason(e.reason)}.",
+}

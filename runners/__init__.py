@@ -1,0 +1,1 @@
+"""What computes: supervisor, runner processes, devices, engines."""

@@ -1,0 +1,1 @@
+"""Accelerators and the host, as observed."""

@@ -1,0 +1,194 @@
+r"""An engine without a model: its answer is arithmetic, its speed and its death can be ordered.
+
+It decides what unit i of an answer is, from the prompt alone. Vocabulary: ids 0 to 255 are single bytes, 256 ends
+the answer. Sampling is ignored, so that every path gives the same answer by definition.
+
+1. D is the 32-byte BLAKE2b digest of the prompt ids as little-endian 32-bit words; block b is the 64-byte digest of
+   D followed by b as eight little-endian bytes. Unit i is letter x of `ALPHABET`, where x is byte i mod 64 of
+   block i div 64, modulo 64.
+2. `[[emit=TEXT]]` in the prompt makes the answer exactly those bytes, then 256. `\xNN` in TEXT is one byte; TEXT
+   ends at the first `]]`.
+3. `[[tps=200]]` sets the speed of this request in units a second; 0 is as fast as possible. The environment's
+   FAILSOFT_NULL_TPS sets that of all others (0 when unset). Each chunk keeps its own time, as a real engine does.
+4. `[[crash=11@5]]` sends itself signal 11 before unit 5 is computed, `[[exit=3@5]]` ends the process with status 3,
+   `[[hang@5]]` stops and pulses no more. Each happens again on every attempt that gets there.
+5. The last order of a kind counts: in a conversation that is the newest message. What is not exactly one of these
+   orders is ordinary text.
+6. It pulses after each unit; at full speed after each block of at most 64.
+"""
+
+import os
+import re
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from core.errors import EngineFault
+from runners.engines.base import Capabilities, Chunk, EndReason, GenerateWork, Host, Loaded, LoadPlan
+
+END = 256
+"""The id that ends an answer."""
+
+ALPHABET = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" + b" " * 12
+
+_BLOCK = 64
+_LETTERS = bytes(ALPHABET[byte % 64] for byte in range(256))
+_HEX = re.compile(rb"\\x([0-9a-fA-F]{2})")
+_EMIT = re.compile(rb"\[\[emit=(.*?)\]\]", re.DOTALL)
+_TPS = re.compile(rb"\[\[tps=(\d+(?:\.\d+)?)\]\]")
+_STRIKE = re.compile(rb"\[\[(?:(crash|exit)=(\d{1,3})|(hang))@(\d{1,9})\]\]")
+
+
+class NullEngine:
+    """Answers at once from any file or none, for drills, benchmarks and tests of everything around an engine."""
+
+    name = "null"
+    version = "1"
+    capabilities = Capabilities(workloads=("generate",), resume="token")
+
+    def load(self, model: Path, plan: LoadPlan) -> Loaded:  # noqa: ARG002 - it has no model to read
+        """Ready at once; raises `EngineFault` when FAILSOFT_NULL_TPS is not a speed."""
+        given = os.environ.get("FAILSOFT_NULL_TPS", "0")
+        try:
+            speed = float(given)
+        except ValueError:
+            speed = -1.0
+        if not 0 <= speed < float("inf"):
+            raise EngineFault(f"FAILSOFT_NULL_TPS={given!r} is no speed. Give units per second, or 0 for full speed.")
+        return _Loaded(plan.context, speed)
+
+
+class _Orders(msgspec.Struct, frozen=True):
+    """What the prompt asks of this engine, other than an answer."""
+
+    speed: float
+    script: bytes | None = None
+    strike: Callable[[], None] | None = None
+    strike_at: int = -1
+
+
+class _Loaded:
+    def __init__(self, context: int, speed: float) -> None:
+        self._context = context
+        self._speed = speed
+
+    def begin(self, work: GenerateWork, host: Host) -> Iterator[Chunk]:
+        """Check the work as a real engine must, then hand out its chunks."""
+        if not work.prompt:
+            raise EngineFault("The prompt has no tokens; there is nothing to continue.")
+        if len(work.done) > work.max_units:
+            raise EngineFault(f"{len(work.done)} units are done already, more than the {work.max_units} wanted.")
+        if len(work.prompt) + work.max_units > self._context:
+            raise EngineFault(
+                f"{len(work.prompt)} prompt tokens and {work.max_units} units do not fit a context of"
+                f" {self._context} tokens."
+            )
+        return _chunks(work, host, _read_orders(work.prompt, self._speed))
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def _chunks(work: GenerateWork, host: Host, orders: _Orders) -> Iterator[Chunk]:
+    done = len(work.done)
+    if done == work.max_units:
+        yield Chunk((), "length")
+        return
+    host.threads()
+    host.pulse(len(work.prompt) + done)
+    answer = _scripted(orders.script) if orders.script is not None else _hashed(work.prompt)
+    eos = {END, *work.eos}
+    end: EndReason | None = None
+    while end is None:
+        host.threads()
+        wanted = min(max(host.chunk_size(done), 1), work.max_units - done)
+        units = answer(done, wanted)
+        cut = next((index for index, unit in enumerate(units) if unit in eos), None)
+        if cut is not None:
+            units, end = units[:cut], "eos"
+        _spend(done, len(units), orders, host)
+        if cut is not None and orders.strike is not None and orders.strike_at == done + cut:
+            orders.strike()
+        done += len(units)
+        if end is None and done == work.max_units:
+            end = "length"
+        yield Chunk(units, end)
+
+
+def _spend(first: int, count: int, orders: _Orders, host: Host) -> None:
+    """Take the time that `count` units from `first` on take, pulse for them, and strike where ordered."""
+    step = 1 if orders.speed > 0 else _BLOCK
+    begun = time.monotonic()
+    spent = 0
+    while spent < count:
+        if orders.strike is not None and orders.strike_at == first + spent:
+            orders.strike()
+        size = min(step, count - spent)
+        if spent < orders.strike_at - first < spent + size:
+            size = orders.strike_at - first - spent
+        spent += size
+        if orders.speed > 0:
+            time.sleep(max(0.0, begun + spent / orders.speed - time.monotonic()))
+        host.pulse(size)
+
+
+def _hashed(prompt: tuple[int, ...]) -> Callable[[int, int], tuple[int, ...]]:
+    seed = blake2b(struct.pack(f"<{len(prompt)}I", *prompt), digest_size=32).digest()
+
+    def answer(first: int, count: int) -> tuple[int, ...]:
+        start = first // _BLOCK
+        stop = (first + count - 1) // _BLOCK + 1
+        blocks = b"".join(blake2b(seed + block.to_bytes(8, "little")).digest() for block in range(start, stop))
+        offset = first - start * _BLOCK
+        return tuple(blocks[offset : offset + count].translate(_LETTERS))
+
+    return answer
+
+
+def _scripted(script: bytes) -> Callable[[int, int], tuple[int, ...]]:
+    units = (*script, END)
+
+    def answer(first: int, count: int) -> tuple[int, ...]:
+        return units[first : first + count] or (END,)
+
+    return answer
+
+
+def _read_orders(prompt: tuple[int, ...], speed: float) -> _Orders:
+    text = bytes(unit for unit in prompt if unit < 256)
+    if b"[[" not in text:
+        return _Orders(speed)
+    script = None
+    for found in _EMIT.finditer(text):
+        script = _HEX.sub(lambda code: bytes.fromhex(code[1].decode()), found[1])
+    for found in _TPS.finditer(text):
+        speed = float(found[1])
+    strike: Callable[[], None] | None = None
+    strike_at = -1
+    for found in _STRIKE.finditer(text):
+        strike_at = int(found[4])
+        if found[1] == b"crash":
+            strike = partial(_crash, int(found[2]))
+        elif found[1] == b"exit":
+            strike = partial(os._exit, int(found[2]))
+        else:
+            strike = _hang
+    return _Orders(speed, script, strike, strike_at)
+
+
+def _crash(number: int) -> None:
+    if number not in signal.valid_signals():
+        raise EngineFault(f"There is no signal {number} to crash with.")
+    os.kill(os.getpid(), number)
+
+
+def _hang() -> NoReturn:
+    while True:
+        time.sleep(3600)

@@ -1,0 +1,1 @@
+"""What is remembered: journal, projections, leases, contents, models."""

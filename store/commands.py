@@ -1,0 +1,95 @@
+"""What a caller may do to an accepted request, each as one transaction."""
+
+from typing import Literal
+
+from core import events as ev
+from core.errors import Conflict, Gone, NotFound
+from core.state import RequestState
+from core.words import ACTIVE, SETTLED, Lane
+from store import claims, contents, laneviews
+from store.journal import Tx
+
+
+def require(tx: Tx, request_id: str) -> RequestState:
+    """The request, or `NotFound`."""
+    state = tx.state(request_id)
+    if state is None:
+        raise NotFound(f"there is no request {request_id}; see GET /api/requests for those there are")
+    return state
+
+
+def cancel(tx: Tx, request_id: str, *, actor: str, reason: str = "asked") -> RequestState:
+    """Ask a request to stop; at once when nobody works on it. Repeats change nothing. Raises `Conflict` once it ended."""
+    state = require(tx, request_id)
+    if state.state == "cancelled" or state.cancel_asked:
+        return state
+    if state.state == "resumable-error":
+        tx.append(request_id, ev.Cancelled(reason), actor=actor)
+        return require(tx, request_id)
+    if state.state not in ACTIVE:
+        raise Conflict(f"{request_id} is {state.state}; only active requests and resumable errors can be cancelled")
+    asked = tx.append(request_id, ev.CancelAsked(reason), actor=actor)
+    if tx.execute("SELECT 1 FROM leases WHERE request_id=?", (request_id,)).fetchone() is None:
+        tx.append(request_id, ev.Cancelled(reason), actor=actor, cause=asked.seq)
+    return require(tx, request_id)
+
+
+def resume(
+    tx: Tx, request_id: str, origin: Literal["checkpoint", "start"], deadline_s: float | None, *, actor: str
+) -> RequestState:
+    """Take a resumable error up again. A repeat answers what the first call made.
+
+    Raises `Conflict` when it never failed or nothing can be resumed, `Gone` when its content was erased.
+    """
+    state = require(tx, request_id)
+    if state.erased:
+        raise Gone(f"the content of {request_id} was erased; submit it again")
+    if state.state != "resumable-error":
+        if state.resumed_version is not None:
+            return state
+        raise Conflict(f"{request_id} is {state.state}; only a resumable error can be resumed", code="not_resumable")
+    lane = _resume_lane(tx, state, origin)
+    deadline = None if deadline_s is None else tx.now_us + int(deadline_s * 1e6)
+    tx.append(request_id, ev.Resumed(origin, lane, deadline), actor=actor)
+    return require(tx, request_id)
+
+
+def _resume_lane(tx: Tx, state: RequestState, origin: Literal["checkpoint", "start"]) -> Lane:
+    """The GPU lane when it serves; else the CPU lane where that is allowed and faithful; else wait for the GPU."""
+    gpu, cpu = laneviews.lane_row(tx, "gpu", state.model), laneviews.lane_row(tx, "cpu", state.model)
+    if gpu is not None and gpu.serving:
+        return "gpu"
+    fresh = origin == "start" or state.units == 0
+    may_move = state.failover not in {"never", "gpu-only"} and (fresh or laneviews.pair(tx, state.model) != "none")
+    if cpu is not None and cpu.serving and (gpu is None or may_move):
+        return "cpu"
+    return "gpu" if gpu is not None else "cpu"
+
+
+def erase(tx: Tx, request_id: str, *, actor: str) -> RequestState:
+    """Erase prompt and output of a settled request. Raises `Conflict` while it is active."""
+    state = require(tx, request_id)
+    if state.state not in SETTLED:
+        raise Conflict(f"{request_id} is {state.state}; cancel it first, then erase its content")
+    if not state.erased:
+        contents.erase(tx, request_id)
+        tx.append(request_id, ev.ContentErased(), actor=actor)
+    return require(tx, request_id)
+
+
+def expire_due(tx: Tx, resumable_ttl_us: int, *, actor: str) -> list[str]:
+    """End what is past its deadline, and resumable errors nobody took up. Answers their ids."""
+    late = tx.execute(
+        "SELECT id FROM requests WHERE deadline_us<=? AND cancel_asked=0 AND "
+        "state IN ('admitted','running-gpu','checkpointed','rerouted-cpu')",
+        (tx.now_us,),
+    ).fetchall()
+    for (request_id,) in late:
+        claims.release(tx, request_id)
+        tx.append(request_id, ev.Expired("deadline"), actor=actor)
+    rested = tx.execute(
+        "SELECT id FROM requests WHERE state='resumable-error' AND updated_us<=?", (tx.now_us - resumable_ttl_us,)
+    ).fetchall()
+    for (request_id,) in rested:
+        tx.append(request_id, ev.Expired("ttl"), actor=actor)
+    return [row[0] for row in late + rested]

@@ -1,0 +1,124 @@
+"""How a fault becomes the next event, in one transaction: evidence, decision, consequence, lease ended.
+
+Used by whoever sees the fault first. The decision is pure (`core.safepoint`); here its facts are gathered and its
+outcome is written.
+"""
+
+from typing import Final
+
+from core import events as ev
+from core import safepoint
+from core.decision import Decision, SafepointFacts
+from core.policy import Policy
+from core.state import RequestState
+from core.words import ACTIVE
+from store import claims, laneviews
+from store.journal import Tx
+
+BLAMING: Final = frozenset({"crashed", "exited", "hung"})
+"""Deaths that may be the input's doing. A plain kill, a stop, a lost device never are."""
+
+
+def decide(tx: Tx, state: RequestState, fault: ev.FaultSeen, policy: Policy) -> Decision:
+    """The safe-point decision for a request after a fault, from facts read in this transaction."""
+    assert state.lane is not None
+    cpu = laneviews.lane_row(tx, "cpu", state.model)
+    return safepoint.decide(
+        SafepointFacts(
+            fault=fault.fault,
+            fault_kind=fault.kind,
+            lane=state.lane,
+            units=state.units,
+            failover=state.failover,
+            pair=laneviews.pair(tx, state.model),
+            cpu_serving=cpu is not None and cpu.serving,
+            deaths=state.deaths,
+            poison_limit=policy.poison_limit,
+            cancel_asked=state.cancel_asked,
+        )
+    )
+
+
+def after_fault(
+    tx: Tx, request_id: str, fault: ev.FaultSeen, policy: Policy, *, actor: str, cause: int | None = None
+) -> None:
+    """Record a fault of an active request and what follows from it; nothing when it has settled meanwhile."""
+    state = tx.state(request_id)
+    if state is None or state.state not in ACTIVE:
+        claims.release(tx, request_id)
+        return
+    seen = tx.append(request_id, fault, actor=actor, attempt=state.attempt or None, cause=cause)
+    state = tx.state(request_id)
+    assert state is not None
+    follow(tx, state, decide(tx, state, fault, policy), fault.kind, actor=actor, cause=seen.seq)
+
+
+def follow(tx: Tx, state: RequestState, decision: Decision, reason: str, *, actor: str, cause: int | None) -> None:
+    """Write what a safe-point decision chose, and end the lease."""
+    claims.release(tx, state.id)
+    event: ev.Event
+    match decision.action:
+        case safepoint.CANCEL:
+            event = ev.Cancelled()
+        case safepoint.REQUEUE:
+            event = ev.Requeued(decision)
+        case safepoint.FAIL:
+            event = ev.Failed(reason, decision)
+        case _:
+            event = ev.Rerouted(state.lane, state.units, reason, decision)
+    tx.append(state.id, event, actor=actor, attempt=state.attempt or None, cause=cause)
+
+
+def runner_lost(
+    tx: Tx, runner: str, policy: Policy, fault: ev.FaultSeen, *, actor: str, cause: int | None = None
+) -> list[str]:
+    """A runner is gone: every request it held goes on by rule. Answers their ids."""
+    held = claims.held_by(tx, runner)
+    for request_id in held:
+        after_fault(tx, request_id, fault, policy, actor=actor, cause=cause)
+    return held
+
+
+def device_lost(tx: Tx, device: str, policy: Policy, *, reason: str, actor: str) -> bool:
+    """A device is gone: new epoch, its lanes out, everything on it moved. False when that was known already."""
+    row = tx.execute("SELECT state, epoch FROM devices WHERE id=?", (device,)).fetchone()
+    if row is None or row[0] != "ok":
+        return False
+    lost = tx.append(f"device-{device}", ev.DeviceLost(reason, row[1] + 1), actor=actor)
+    models = [m for (m,) in tx.execute("SELECT model FROM lanes WHERE lane='gpu' AND device=?", (device,)).fetchall()]
+    for model in models:
+        laneviews.set_serving(tx, "gpu", model, "device-lost", actor=actor, cause=lost.seq)
+        _move_all(tx, device, model, policy, actor=actor, cause=lost.seq)
+    return True
+
+
+def lane_lost(tx: Tx, model: str, device: str, reason: str, policy: Policy, *, actor: str) -> None:
+    """The GPU lane cannot work for this model: take it out, and move who waits there."""
+    laneviews.set_serving(tx, "gpu", model, reason, actor=actor)
+    _move_all(tx, device, model, policy, actor=actor, kind=reason, fault_class="worker")
+
+
+def _move_all(
+    tx: Tx,
+    device: str,
+    model: str,
+    policy: Policy,
+    *,
+    actor: str,
+    cause: int | None = None,
+    kind: str = "device-lost",
+    fault_class: str = "device",
+) -> None:
+    waiting = tx.execute(
+        "SELECT id, doc FROM requests WHERE lane='gpu' AND model=? AND "
+        "state IN ('admitted','running-gpu','checkpointed','rerouted-cpu') ORDER BY turn_us",
+        (model,),
+    ).fetchall()
+    for request_id, _doc in waiting:
+        state = tx.state(request_id)
+        assert state is not None
+        fault = ev.FaultSeen(fault_class, kind, "gpu", state.runner or "", device)  # type: ignore[arg-type]
+        seen_decision = decide(tx, state, fault, policy)
+        if seen_decision.action == safepoint.REQUEUE and not state.running:
+            continue  # it waits where it is; nothing changes for it
+        after_fault(tx, request_id, fault, policy, actor=actor, cause=cause)

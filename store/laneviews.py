@@ -1,0 +1,90 @@
+"""Lanes as deciders see them, read inside the write transaction."""
+
+from typing import Final
+
+import msgspec
+
+from core import events as ev
+from core.contract import PathFacts, pair_class
+from core.decision import LaneFacts
+from core.machine import CLAIMABLE_SQL
+from core.words import Lane, PairClass
+from store.journal import Tx
+
+_WAITING: Final = f"SELECT count(*) FROM requests WHERE {CLAIMABLE_SQL} AND lane=? AND model=?"  # noqa: S608 -- constants
+_LANE: Final = "SELECT serving, out_reason, context, device, engine, contract FROM lanes WHERE lane=? AND model=?"
+
+
+class LaneRow(msgspec.Struct, frozen=True):
+    """One lane for one model, as the supervisor keeps it."""
+
+    lane: Lane
+    model: str
+    serving: bool
+    out_reason: str | None
+    context: int
+    device: str
+    engine: str
+    contract: str
+
+
+def lane_row(tx: Tx, lane: Lane, model: str) -> LaneRow | None:
+    """The lane's row, or None when this machine has no such lane for the model."""
+    row = tx.execute(_LANE, (lane, model)).fetchone()
+    if row is None:
+        return None
+    serving, reason, context, device, engine, contract = row
+    return LaneRow(lane, model, bool(serving), reason, context, device, engine, contract)
+
+
+def put_lane(tx: Tx, row: LaneRow) -> None:
+    """Set a lane up, or replace what was there."""
+    tx.execute(
+        "INSERT INTO lanes (lane, model, serving, out_reason, context, device, engine, contract, since_us) "
+        "VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT (lane, model) DO UPDATE SET serving=excluded.serving, "
+        "out_reason=excluded.out_reason, context=excluded.context, device=excluded.device, engine=excluded.engine, "
+        "contract=excluded.contract, since_us=excluded.since_us",
+        (
+            row.lane,
+            row.model,
+            int(row.serving),
+            row.out_reason,
+            row.context,
+            row.device,
+            row.engine,
+            row.contract,
+            tx.now_us,
+        ),
+    )
+
+
+def set_serving(tx: Tx, lane: Lane, model: str, reason: str | None, *, actor: str, cause: int | None = None) -> None:
+    """Take a lane out for a reason, or in with None. Says so in the journal when it changes."""
+    before = lane_row(tx, lane, model)
+    if before is None or (before.serving, before.out_reason) == (reason is None, reason):
+        return
+    tx.execute(
+        "UPDATE lanes SET serving=?, out_reason=?, since_us=? WHERE lane=? AND model=?",
+        (int(reason is None), reason, tx.now_us, lane, model),
+    )
+    event: ev.Event = ev.LaneIn(lane) if reason is None else ev.LaneOut(lane, reason, {"model": model})
+    tx.append(f"lane-{lane}", event, actor=actor, cause=cause)
+
+
+def lane_facts(tx: Tx, lane: Lane, model: str, limit: int) -> LaneFacts:
+    """What admission may know of a lane now."""
+    row = lane_row(tx, lane, model)
+    if row is None:
+        return LaneFacts(present=False, serving=False, out_reason=None, waiting=0, limit=limit, context=0)
+    (waiting,) = tx.execute(_WAITING, (lane, model)).fetchone()
+    return LaneFacts(True, row.serving, row.out_reason, waiting, limit, row.context)
+
+
+def pair(tx: Tx, model: str) -> PairClass:
+    """The class of going on at the CPU lane with what the GPU lane began."""
+    gpu, cpu = lane_row(tx, "gpu", model), lane_row(tx, "cpu", model)
+    if gpu is None or cpu is None:
+        return "none"
+    row = tx.execute("SELECT simulated FROM devices WHERE id=?", (gpu.device,)).fetchone()
+    source = PathFacts(gpu.engine, gpu.contract, on_host=bool(row and row[0]))
+    return pair_class(source, PathFacts(cpu.engine, cpu.contract, on_host=True))

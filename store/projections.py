@@ -1,0 +1,90 @@
+"""What is derived from events, written in the same transaction: `requests` and `devices`.
+
+A row of `requests` holds the folded state whole (`doc`), and beside it the columns that queries need.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from core import events as ev
+from core.events import Recorded
+from core.lanes import turn_us
+from core.machine import apply
+from core.state import RequestState
+
+if TYPE_CHECKING:
+    from store.journal import Tx
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(RequestState).decode
+
+_UPDATE: Final = (
+    "UPDATE requests SET state=?, lane=?, running=?, cancel_asked=?, version=?, turn_us=?, not_before_us=?, "
+    "deadline_us=?, updated_us=?, doc=? WHERE id=? AND version=?"
+)
+_INSERT: Final = (
+    "INSERT INTO requests (state, lane, running, cancel_asked, version, turn_us, not_before_us, deadline_us, "
+    "updated_us, doc, id, owner, workload, model, created_us) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+)
+
+
+def state_of(doc: str) -> RequestState:
+    """The folded state from its stored text."""
+    return _decode(doc)
+
+
+def load(tx: "Tx", request_id: str) -> RequestState | None:
+    """A request's state, or None."""
+    row = tx.execute("SELECT doc FROM requests WHERE id = ?", (request_id,)).fetchone()
+    return _decode(row[0]) if row else None
+
+
+def columns(state: RequestState) -> tuple[object, ...]:
+    """The first ten columns of `_UPDATE` and `_INSERT`, from the state alone."""
+    return (
+        state.state,
+        state.lane,
+        int(state.running),
+        int(state.cancel_asked),
+        state.version,
+        turn_us(state.priority, state.created_us),
+        state.not_before_us,
+        state.deadline_us,
+        state.updated_us,
+        _encode(state).decode(),
+    )
+
+
+def advance(tx: "Tx", before: RequestState | None, record: Recorded) -> None:
+    """Apply an event to its request and write the row. Raises `IllegalEvent`."""
+    after = apply(before, record.event, stream=record.stream, at_us=record.at_us, attempt=record.attempt)
+    if before is None:
+        tx.execute(_INSERT, (*columns(after), after.id, after.owner, after.workload, after.model, after.created_us))
+        return
+    changed = tx.execute(_UPDATE, (*columns(after), after.id, before.version)).rowcount
+    assert changed == 1, f"projection of {after.id} is not at version {before.version}"
+
+
+def other(tx: "Tx", record: Recorded) -> None:
+    """Project the events of streams that are not requests."""
+    device = record.stream.removeprefix("device-")
+    match record.event:
+        case ev.DeviceFound() as event:
+            tx.execute(
+                "INSERT INTO devices (id, name, simulated, total_bytes, state, reason, epoch, since_us) "
+                "VALUES (?,?,?,?,'ok',NULL,1,?)",
+                (device, event.name, int(event.simulated), event.total_bytes, record.at_us),
+            )
+        case ev.DeviceLost() as event:
+            tx.execute(
+                "UPDATE devices SET state='lost', reason=?, epoch=?, since_us=? WHERE id=?",
+                (event.reason, event.epoch, record.at_us, device),
+            )
+        case ev.DeviceBack() as event:
+            tx.execute(
+                "UPDATE devices SET state='ok', reason=NULL, epoch=?, since_us=? WHERE id=?",
+                (event.epoch, record.at_us, device),
+            )
+        case _:
+            pass

@@ -1,0 +1,204 @@
+"""Reads of the web process: short, on a read-only connection, everything fetched before it is given back."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Select, func, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from core.errors import Malformed, NotFound
+from core.events import Recorded
+from core.machine import CLAIMABLE_SQL
+from core.state import RequestState
+from store import tables
+from store.contents import Spec, StoredChunk, read_chunk, read_spec
+from store.journal import FIELDS, record_of
+from store.projections import state_of
+
+_EVENT_COLUMNS: Final = [tables.events.c[name] for name in FIELDS.split(", ")]
+MAX_PAGE: Final = 500
+
+
+def row_dict(row: Any) -> dict[str, Any]:
+    """A row by its column names."""
+    return dict(row._mapping)  # noqa: SLF001 -- SQLAlchemy's public name for it begins so
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some rows, and the cursor that continues after them, or None at the end."""
+
+    items: list[Any]
+    next: str | None
+
+
+class Reader:
+    """Everything a page or an API answer needs from the store."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def _rows(self, statement: Select[Any]) -> Sequence[Any]:
+        async with self._engine.connect() as connection:
+            return list((await connection.execute(statement)).fetchall())
+
+    async def _text(self, sql: str, *params: object) -> Sequence[Any]:
+        async with self._engine.connect() as connection:
+            return (await connection.exec_driver_sql(sql, params)).fetchall()
+
+    async def state(self, request_id: str) -> RequestState:
+        """A request. Raises `NotFound`."""
+        rows = await self._rows(select(tables.requests.c.doc).where(tables.requests.c.id == request_id))
+        if not rows:
+            raise NotFound(f"there is no request {request_id}; see GET /api/requests for those there are")
+        return state_of(rows[0][0])
+
+    async def requests(self, filters: dict[str, str], cursor: str | None, limit: int, owner: str | None = None) -> Page:
+        """Requests, newest first. `filters` are equalities on state, lane, model, workload."""
+        table = tables.requests
+        statement = select(table.c.created_us, table.c.id, table.c.doc).order_by(
+            table.c.created_us.desc(), table.c.id.desc()
+        )
+        for name, value in filters.items():
+            statement = statement.where(table.c[name] == value)
+        if owner is not None:
+            statement = statement.where(table.c.owner == owner)
+        if cursor is not None:
+            at, _, id_ = cursor.partition("~")
+            if not at.isdigit():
+                raise Malformed(f"cursor {cursor!r} is not one of ours; take it from `next`", param="cursor")
+            statement = statement.where(tuple_(table.c.created_us, table.c.id) < (int(at), id_))
+        limit = min(limit, MAX_PAGE)
+        rows = await self._rows(statement.limit(limit + 1))
+        more = len(rows) > limit
+        last = rows[limit - 1] if more else None
+        return Page([state_of(row[2]) for row in rows[:limit]], f"{last[0]}~{last[1]}" if last else None)
+
+    async def history(self, stream: str, after: int = 0, upto: int | None = None) -> list[Recorded]:
+        """A stream's records with version in (after, upto]."""
+        table = tables.events
+        statement = select(*_EVENT_COLUMNS).where(table.c.stream == stream, table.c.version > after)
+        if upto is not None:
+            statement = statement.where(table.c.version <= upto)
+        return [record_of(row) for row in await self._rows(statement.order_by(table.c.version))]
+
+    async def journal(
+        self,
+        after: int = 0,
+        stream: str | None = None,
+        type_: str | None = None,
+        limit: int = 100,
+        *,
+        newest: bool = False,
+    ) -> list[Recorded]:
+        """The journal with seq > after (or, newest first, seq < after when `after` is not 0)."""
+        table = tables.events
+        statement = select(*_EVENT_COLUMNS)
+        if newest:
+            statement = statement.order_by(table.c.seq.desc())
+            statement = statement.where(table.c.seq < after) if after else statement
+        else:
+            statement = statement.where(table.c.seq > after).order_by(table.c.seq)
+        if stream:
+            statement = statement.where(table.c.stream == stream)
+        if type_:
+            statement = statement.where(table.c.type == type_)
+        return [record_of(row) for row in await self._rows(statement.limit(min(limit, MAX_PAGE)))]
+
+    async def records(self, seqs: Sequence[int]) -> dict[int, Recorded]:
+        """Single records by seq, such as the causes of others."""
+        if not seqs:
+            return {}
+        rows = await self._rows(select(*_EVENT_COLUMNS).where(tables.events.c.seq.in_(seqs[:4096])))
+        return {record.seq: record for record in map(record_of, rows)}
+
+    async def spec(self, request_id: str) -> Spec | None:
+        """A submission, or None when it was erased."""
+        rows = await self._content(request_id, "spec", 0)
+        return read_spec(rows[0][1]) if rows else None
+
+    async def chunks(self, request_id: str, epoch: int) -> list[tuple[int, StoredChunk]]:
+        """(first unit, chunk) of an output epoch, in order."""
+        return [(n, read_chunk(body)) for n, body in await self._content(request_id, "chunk", epoch)]
+
+    async def text(self, request_id: str, epoch: int, visible_upto: int | None = None) -> str:
+        """The visible text of an output epoch, up to a number of characters."""
+        whole = "".join(chunk.text for _n, chunk in await self.chunks(request_id, epoch))
+        return whole if visible_upto is None else whole[:visible_upto]
+
+    async def _content(self, request_id: str, kind: str, epoch: int) -> Sequence[Any]:
+        table = tables.contents
+        return await self._rows(
+            select(table.c.n, table.c.body)
+            .where(table.c.request_id == request_id, table.c.kind == kind, table.c.epoch == epoch)
+            .order_by(table.c.n)
+        )
+
+    async def position(self, state: RequestState) -> int | None:
+        """How many requests go first in its lane's queue; None when it does not wait."""
+        if state.running or state.lane is None or state.settled_us is not None:
+            return None
+        rows = await self._text(
+            f"SELECT count(*) FROM requests WHERE {CLAIMABLE_SQL} AND lane=? AND model=? AND "  # noqa: S608 -- constants
+            "turn_us < (SELECT turn_us FROM requests WHERE id=?)",
+            state.lane,
+            state.model,
+            state.id,
+        )
+        return int(rows[0][0])
+
+    async def lanes(self) -> list[dict[str, Any]]:
+        """Lane rows, with how many run and wait and since when the oldest waits."""
+        table = tables.lanes
+        rows = [row_dict(row) for row in await self._rows(select(table).order_by(table.c.lane.desc(), table.c.model))]
+        for row in rows:
+            key = (row["lane"], row["model"])
+            counted = await self._text(
+                "SELECT count(*), sum(running), min(CASE WHEN running=0 THEN created_us END) FROM requests WHERE lane=? AND "
+                "model=? AND state IN ('admitted','running-gpu','checkpointed','rerouted-cpu')",
+                *key,
+            )
+            active, running, oldest = counted[0]
+            row |= {"running": running or 0, "waiting": active - (running or 0), "oldest_us": oldest}
+        return rows
+
+    async def devices(self) -> list[dict[str, Any]]:
+        """Device rows, each with its latest reading (`reading`: a dict, `read_us`) or None."""
+        table, readings = tables.devices, tables.readings
+        joined = select(table, readings.c.at_us.label("read_us"), readings.c.doc.label("reading")).join(
+            readings, readings.c.device == table.c.id, isouter=True
+        )
+        rows = [row_dict(row) for row in await self._rows(joined.order_by(table.c.id))]
+        for row in rows:
+            row["reading"] = msgspec.json.decode(row["reading"]) if row["reading"] else None
+        return rows
+
+    async def reading(self, device: str) -> tuple[int, dict[str, Any]] | None:
+        """The latest reading of a device or of `host`: (at, document)."""
+        rows = await self._rows(
+            select(tables.readings.c.at_us, tables.readings.c.doc).where(tables.readings.c.device == device)
+        )
+        return (rows[0][0], msgspec.json.decode(rows[0][1])) if rows else None
+
+    async def runners(self) -> list[dict[str, Any]]:
+        """Runner rows, each with the ids of the requests it holds."""
+        rows = [row_dict(row) for row in await self._rows(select(tables.runners).order_by(tables.runners.c.id))]
+        held = await self._rows(select(tables.leases.c.runner, tables.leases.c.request_id))
+        for row in rows:
+            row["requests"] = [request for runner, request in held if runner == row["id"]]
+        return rows
+
+    async def head(self) -> tuple[int, str]:
+        """(seq, hash) of the last event."""
+        rows = await self._rows(select(tables.head.c.seq, tables.head.c.hash))
+        return rows[0][0], rows[0][1]
+
+    async def counts(self) -> dict[str, int]:
+        """How many requests are in each state."""
+        statement = select(tables.requests.c.state, func.count()).group_by(tables.requests.c.state)
+        return {row[0]: row[1] for row in await self._rows(statement)}
+
+    async def flag(self, key: str) -> str | None:
+        """A value of the service table, such as `draining`."""
+        rows = await self._rows(select(tables.service.c.value).where(tables.service.c.key == key))
+        return rows[0][0] if rows else None

@@ -1,0 +1,91 @@
+"""What an operator sets: `failsoft.toml`, overridden by `FAILSOFT_…` variables, overridden by the command line.
+
+No file is needed for a first run. The supervisor writes what is in force to `run/settings.json`, and its children read
+that, so that all processes of one service agree.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from core.errors import Malformed
+from core.policy import Policy
+from store.database import Paths
+
+_UNITS: Final = {
+    "": 1,
+    "KIB": 1 << 10,
+    "MIB": 1 << 20,
+    "GIB": 1 << 30,
+    "TIB": 1 << 40,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+}
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything `failsoft.toml` may say. Sizes may be written as `1GiB`; they are kept in bytes."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Only loopback addresses are served without keys."""
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8765
+    """Port to listen on; 0 takes a free one."""
+    models: tuple[str, ...] = ("smollm2-135m",)
+    """Models to serve, by their ids in the catalog (`failsoft models list`)."""
+    context: Annotated[int, msgspec.Meta(ge=256)] = 4096
+    """Context length of the lanes in tokens, prompt and answer together; a model's own limit still holds."""
+    simulate_gpu: int | None = None
+    """Size in bytes of a simulated accelerator, labelled so everywhere; absent: none."""
+    policy: Policy = Policy()
+    """Limits and thresholds, in a table `[policy]`."""
+
+
+def size(text: str) -> int:
+    """Bytes of `1GiB`, `512 MiB`, `1000000`. Raises `Malformed`."""
+    match = re.fullmatch(r"\s*([0-9]+)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise Malformed(f"{text!r} is not a size; write bytes, or a whole number with KiB, MiB or GiB, such as 1GiB")
+    return int(match[1]) * _UNITS[match[2].upper()]
+
+
+def load(file: Path | None, environment: Mapping[str, str], **overrides: Any) -> Settings:
+    """The settings in force. `overrides` that are None do not count. Raises `Malformed` with the place and the remedy."""
+    raw: dict[str, Any] = {}
+    if file is not None:
+        try:
+            raw = tomllib.loads(file.read_text())
+        except OSError as error:
+            raise Malformed(f"cannot read {file}: {error.strerror}; name another with --config") from error
+        except tomllib.TOMLDecodeError as error:
+            raise Malformed(f"{file} is not TOML: {error}") from error
+    for name in ("host", "port", "context", "simulate_gpu"):
+        if value := environment.get(f"FAILSOFT_{name.upper()}"):
+            raw[name] = value
+    if models := environment.get("FAILSOFT_MODELS"):
+        raw["models"] = models.split(",")
+    raw |= {name: value for name, value in overrides.items() if value is not None}
+    if isinstance(raw.get("simulate_gpu"), str):
+        raw["simulate_gpu"] = size(raw["simulate_gpu"])
+    try:
+        return msgspec.convert(raw, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise Malformed(f"{file or 'settings'}: {error}; failsoft.example.toml lists every key") from error
+
+
+def in_force(paths: Paths) -> Settings:
+    """What the running service's supervisor wrote down."""
+    return msgspec.json.decode((paths.run / "settings.json").read_bytes(), type=Settings)
+
+
+def write_in_force(paths: Paths, settings: Settings) -> None:
+    """Write down what is in force, for the children."""
+    file = paths.run / "settings.json"
+    draft = file.with_suffix(".new")
+    draft.write_bytes(msgspec.json.encode(settings))
+    os.replace(draft, file)

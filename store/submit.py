@@ -1,0 +1,145 @@
+"""Admission, as one transaction: idempotency, facts, decision, events, contents. 202 only after its commit."""
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from core import admission
+from core import events as ev
+from core.decision import AdmissionFacts, Decision
+from core.errors import Impossible
+from core.policy import Policy
+from core.state import RequestState
+from core.words import Failover, Priority
+from store import contents, laneviews
+from store.journal import Tx
+
+RETRY_AFTER_S: Final = 5
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """A request that was read, checked and tokenised, not yet admitted."""
+
+    id: str
+    owner: str
+    workload: str
+    model: str
+    engine: str
+    contract: str
+    body: dict[str, Any]
+    tokens: tuple[int, ...]
+    eos: tuple[int, ...]
+    stops: tuple[str, ...]
+    sampling: contents.StoredSampling
+    max_units: int
+    failover: Failover
+    priority: Priority
+    deadline_s: float | None
+    secret: bytes
+    body_digest: str
+    idempotency_key: str | None = None
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    """The request as admitted, refused, or found under the same idempotency key."""
+
+    state: RequestState
+    outcome: Literal["new", "replayed", "refused"]
+
+
+def submit(tx: Tx, sub: Submission, policy: Policy) -> Submitted:
+    """Admit, refuse, or find again.
+
+    Raises `Impossible` when the key was used with another body, or no lane can ever hold the request.
+    """
+    if sub.idempotency_key is not None and (earlier := _earlier(tx, sub)) is not None:
+        return Submitted(earlier, "replayed")
+    decision = admission.decide(_facts(tx, sub, policy))
+    if decision.rule == "too-long":
+        raise too_long(sub, decision)
+    if decision.action == admission.REFUSE:
+        refused = ev.Refused(sub.owner, sub.workload, sub.model, decision.rule, RETRY_AFTER_S, decision)
+        tx.append(sub.id, refused, actor="web")
+        return Submitted(_state(tx, sub.id), "refused")
+    _admit(tx, sub, policy, decision)
+    if sub.idempotency_key is not None:
+        tx.execute(
+            "INSERT INTO idempotency (owner, key, body_digest, request_id, created_us) VALUES (?,?,?,?,?)",
+            (sub.owner, sub.idempotency_key, sub.body_digest, sub.id, tx.now_us),
+        )
+    return Submitted(_state(tx, sub.id), "new")
+
+
+def too_long(sub: Submission, decision: Decision) -> Impossible:
+    """The error for a request that no lane can hold, with the numbers."""
+    facts = decision.facts
+    assert isinstance(facts, AdmissionFacts)
+    longest = max(lane.context for lane in (facts.gpu, facts.cpu) if lane.present)
+    prompt, answer = len(sub.tokens), sub.max_units
+    return Impossible(
+        f"prompt ({prompt} tokens) and max_tokens ({answer}) together are {prompt + answer}; "
+        f"the longest lane of {sub.model} holds {longest}. Shorten the prompt or lower max_tokens.",
+        code="context_length_exceeded",
+        param="messages",
+        prompt_tokens=prompt,
+        max_tokens=answer,
+        context=longest,
+    )
+
+
+def _earlier(tx: Tx, sub: Submission) -> RequestState | None:
+    row = tx.execute(
+        "SELECT body_digest, request_id FROM idempotency WHERE owner=? AND key=?", (sub.owner, sub.idempotency_key)
+    ).fetchone()
+    if row is None:
+        return None
+    if row[0] != sub.body_digest:
+        raise Impossible(
+            f"this Idempotency-Key was used for {row[1]} with a different body; use a new key for a new request",
+            code="idempotency_key_reused",
+            param="Idempotency-Key",
+            request_id=row[1],
+        )
+    return _state(tx, row[1])
+
+
+def _facts(tx: Tx, sub: Submission, policy: Policy) -> AdmissionFacts:
+    draining = tx.execute("SELECT value FROM service WHERE key='draining'").fetchone()
+    return AdmissionFacts(
+        prompt_tokens=len(sub.tokens),
+        max_units=sub.max_units,
+        failover=sub.failover,
+        draining=bool(draining and draining[0] == "1"),
+        gpu=laneviews.lane_facts(tx, "gpu", sub.model, policy.gpu_queue_limit),
+        cpu=laneviews.lane_facts(tx, "cpu", sub.model, policy.cpu_queue_limit),
+    )
+
+
+def _admit(tx: Tx, sub: Submission, policy: Policy, decision: Decision) -> None:
+    spec = contents.spec_body(contents.Spec(sub.secret, sub.body, sub.tokens, sub.eos, sub.stops, sub.sampling))
+    admitted = ev.Admitted(
+        owner=sub.owner,
+        workload=sub.workload,
+        model=sub.model,
+        served_model=sub.model,
+        engine=sub.engine,
+        contract=sub.contract,
+        prompt_tokens=len(sub.tokens),
+        max_units=sub.max_units,
+        chunk_cap=policy.chunk_cap,
+        failover=sub.failover,
+        priority=sub.priority,
+        deadline_us=None if sub.deadline_s is None else tx.now_us + int(sub.deadline_s * 1e6),
+        spec_digest=contents.digest(sub.secret, spec),
+        decision=decision,
+    )
+    record = tx.append(sub.id, admitted, actor="web")
+    contents.put_spec(tx, sub.id, spec)
+    if decision.action == admission.REROUTE:
+        tx.append(sub.id, ev.Rerouted(None, 0, decision.rule, decision), actor="web", cause=record.seq)
+
+
+def _state(tx: Tx, request_id: str) -> RequestState:
+    state = tx.state(request_id)
+    assert state is not None
+    return state

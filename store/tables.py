@@ -1,0 +1,164 @@
+"""The schema, as SQLAlchemy Core tables: the journal, its projections, and operational tables beside them.
+
+Events are canonical. `requests`, `devices` are projections, rebuilt from events by `verify`. The rest is operational:
+lost without harm, or recovered by rule.
+"""
+
+from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, Table, Text, UniqueConstraint, text
+
+metadata = MetaData()
+
+head = Table(
+    "head",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("seq", BigInteger, nullable=False),
+    Column("hash", Text, nullable=False),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("event_id", Text, nullable=False, unique=True),
+    Column("stream", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("schema", Integer, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("attempt", Integer),
+    Column("lease_token", Text),
+    Column("device_epoch", Integer),
+    Column("cause_seq", BigInteger),
+    Column("data", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+    UniqueConstraint("stream", "version"),
+    Index("ix_events_type", "type", "seq"),
+)
+
+CLAIMABLE = "running = 0 AND cancel_asked = 0 AND state IN ('admitted','rerouted-cpu','checkpointed')"
+ACTIVE = "state IN ('admitted','running-gpu','checkpointed','rerouted-cpu')"
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("workload", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("lane", Text),
+    Column("running", Integer, nullable=False),
+    Column("cancel_asked", Integer, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("turn_us", BigInteger, nullable=False),
+    Column("not_before_us", BigInteger),
+    Column("deadline_us", BigInteger),
+    Column("created_us", BigInteger, nullable=False),
+    Column("updated_us", BigInteger, nullable=False),
+    Column("doc", Text, nullable=False),
+    Index("ix_requests_claimable", "lane", "model", "turn_us", sqlite_where=text(CLAIMABLE)),
+    Index("ix_requests_active", "lane", "turn_us", sqlite_where=text(ACTIVE)),
+    Index("ix_requests_created", "created_us", "id"),
+    Index("ix_requests_state", "state", "created_us", "id"),
+)
+
+devices = Table(
+    "devices",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("simulated", Integer, nullable=False),
+    Column("total_bytes", BigInteger),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("epoch", Integer, nullable=False),
+    Column("since_us", BigInteger, nullable=False),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("request_id", Text, primary_key=True),
+    Column("runner", Text, nullable=False),
+    Column("token", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("until_us", BigInteger, nullable=False),
+    Column("boot_id", Text, nullable=False),
+    Index("ix_leases_runner", "runner"),
+)
+
+lanes = Table(
+    "lanes",
+    metadata,
+    Column("lane", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("serving", Integer, nullable=False),
+    Column("out_reason", Text),
+    Column("context", Integer, nullable=False),
+    Column("device", Text, nullable=False),
+    Column("engine", Text, nullable=False),
+    Column("contract", Text, nullable=False),
+    Column("since_us", BigInteger, nullable=False),
+)
+
+runners = Table(
+    "runners",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("lane", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("device", Text, nullable=False),
+    Column("engine", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("ticks", BigInteger, nullable=False),
+    Column("boot_id", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("rss_bytes", BigInteger),
+    Column("beat_us", BigInteger, nullable=False),
+    Column("started_us", BigInteger, nullable=False),
+)
+
+readings = Table(
+    "readings",
+    metadata,
+    Column("device", Text, primary_key=True),
+    Column("at_us", BigInteger, nullable=False),
+    Column("doc", Text, nullable=False),
+)
+
+contents = Table(
+    "contents",
+    metadata,
+    Column("request_id", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("epoch", Integer, primary_key=True),
+    Column("n", Integer, primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("body_digest", Text, nullable=False),
+    Column("request_id", Text, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Index("ix_idempotency_created", "created_us"),
+    sqlite_with_rowid=False,
+)
+
+service = Table(
+    "service",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+APPEND_ONLY = (
+    "CREATE TRIGGER events_no_update BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'events are append-only'); END",
+    "CREATE TRIGGER events_no_delete BEFORE DELETE ON events BEGIN SELECT RAISE(ABORT, 'events are append-only'); END",
+)

@@ -1,0 +1,121 @@
+"""Is the record whole? The chain link by link, every transition by the table, every projection rebuilt and compared.
+
+Names the first bad seq. A cut tail is found by the anchors: (seq, hash) lines written to a file of their own from time
+to time, since a chain alone cannot show what was cut off its end.
+"""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from core import events as ev
+from core.errors import IllegalEvent
+from core.machine import apply
+from core.state import RequestState
+from store.database import Paths, read_engine
+from store.journal import FIELDS, chain, record_of
+from store.projections import columns
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """`bad_seq` is where the record stops being whole, or None; `problem` says how."""
+
+    events: int
+    requests: int
+    head: str
+    bad_seq: int | None = None
+    problem: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is wrong."""
+        return self.problem is None
+
+
+class _Broken(Exception):
+    def __init__(self, seq: int, problem: str) -> None:
+        super().__init__(problem)
+        self.seq = seq
+        self.problem = problem
+
+
+def anchors_file(paths: Paths) -> Path:
+    """Where anchors are kept, one `seq hash` a line."""
+    return paths.root / "anchors.txt"
+
+
+def verify(paths: Paths) -> Verdict:
+    """Read the whole store once, in one read transaction."""
+    with read_engine(paths).connect() as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
+        driver.execute("BEGIN")
+        states: dict[str, RequestState] = {}
+        seq, link = 0, ""
+        try:
+            seq, link = _chain(driver, _anchors(paths), states)
+            _projections(driver, states, seq)
+        except _Broken as broken:
+            return Verdict(seq, len(states), link, broken.seq, broken.problem)
+        return Verdict(seq, len(states), link)
+
+
+def _anchors(paths: Paths) -> dict[int, str]:
+    file = anchors_file(paths)
+    lines = file.read_text().splitlines() if file.exists() else []
+    return {int(seq): link for seq, _, link in (line.partition(" ") for line in lines if " " in line)}
+
+
+def _chain(driver: sqlite3.Connection, anchors: dict[int, str], states: dict[str, RequestState]) -> tuple[int, str]:
+    seq, link = 0, ""
+    versions: dict[str, int] = {}
+    for *fields, stored in driver.execute(f"SELECT {FIELDS}, hash FROM events ORDER BY seq"):  # noqa: S608 -- constants
+        if fields[0] != seq + 1:
+            raise _Broken(seq + 1, f"event {seq + 1} is missing; the next there is {fields[0]}")
+        seq += 1
+        link = chain(link, tuple(fields))
+        if link != stored:
+            raise _Broken(seq, f"event {seq} does not match its hash: it, or its order, was changed")
+        if anchors.get(seq, link) != link:
+            raise _Broken(seq, f"event {seq} does not match the anchor that was written when it was new")
+        _follow(fields, versions, states)
+    head = driver.execute("SELECT seq, hash FROM head WHERE id = 1").fetchone()
+    if head != (seq, link):
+        raise _Broken(seq + 1, f"the journal ends at {seq}, but its head says {head[0]}: the tail was cut")
+    last = max(anchors, default=0)
+    if last > seq:
+        raise _Broken(seq + 1, f"the journal ends at {seq}, but an anchor was written at {last}: the tail was cut")
+    return seq, link
+
+
+def _follow(fields: list[Any], versions: dict[str, int], states: dict[str, RequestState]) -> None:
+    seq, stream, version = fields[0], fields[2], fields[3]
+    if version != versions.get(stream, 0) + 1:
+        raise _Broken(seq, f"event {seq} is version {version} of {stream}, expected {versions.get(stream, 0) + 1}")
+    versions[stream] = version
+    try:
+        record = record_of(fields)
+        if isinstance(record.event, ev.REQUEST_EVENTS):
+            states[stream] = apply(
+                states.get(stream), record.event, stream=stream, at_us=record.at_us, attempt=record.attempt
+            )
+    except (IllegalEvent, ValueError, msgspec.MsgspecError) as error:
+        raise _Broken(seq, f"event {seq} of {stream}: {error}") from error
+
+
+def _projections(driver: sqlite3.Connection, states: dict[str, RequestState], seq: int) -> None:
+    stored = driver.execute(
+        "SELECT id, state, lane, running, cancel_asked, version, turn_us, not_before_us, deadline_us, updated_us, doc "
+        "FROM requests"
+    )
+    seen = 0
+    for id_, *row in stored:
+        seen += 1
+        if id_ not in states:
+            raise _Broken(seq, f"request {id_} has a row but no events")
+        if tuple(row) != columns(states[id_]):
+            raise _Broken(seq, f"the row of request {id_} differs from what its events say")
+    if seen != len(states):
+        raise _Broken(seq, f"{len(states) - seen} requests have events but no row")

@@ -1,0 +1,1 @@
+"""What is seen: the HTTP interfaces, the dashboard, the command line."""
