@@ -37,7 +37,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A resumable error that nobody resumes for so long is cancelled, reason `ttl`."""
     reserve_cores: Annotated[int, msgspec.Meta(ge=0)] = 1
     """Cores kept free of engine threads where there is more than one."""
-    chunk_cap: Count = 8
+    chunk_cap: Count = 16
     """Largest number of units between two checkpoints."""
     max_wait_s: Positive = 60.0
     """Longest time an HTTP call may wait for a change."""

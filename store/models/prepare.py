@@ -73,9 +73,6 @@ def prepare(source: Path, target_dir: Path) -> Path:
     header = read_header(source)
     require_suitable(header)
     target = target_dir / f"{source.stem}.prepared.gguf"
-    if target.exists() and source.samefile(target):
-        msg = f"{source} is itself a prepared copy. Give the file it was made of."
-        raise ModelFileError(msg)
     record_path = target.with_suffix(".json")
     digest = file_digest(source)
     if _is_current(target, record_path, digest):

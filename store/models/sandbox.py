@@ -120,11 +120,13 @@ class _Environment(ImmutableSandboxedEnvironment):
         self, context, function, *rest = args
         owner = getattr(function, "__self__", None)
         if isinstance(owner, str):
+            # Jinja hands over the variables of the place of the call, for functions that ask for them.
+            given = {key: value for key, value in kwargs.items() if key not in {"_loop_vars", "_block_vars"}}
             name = function.__name__
             if name == "replace":
-                return _replaced(owner, *rest, **kwargs)
+                return _replaced(owner, *rest, **given)
             if name == "join":
-                return _joined(owner, *rest, **kwargs)
+                return _joined(owner, *rest, **given)
         return ImmutableSandboxedEnvironment.call(self, context, function, *rest, **kwargs)
 
 

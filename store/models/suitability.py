@@ -138,8 +138,10 @@ def expected_shapes(metadata: dict[str, Any], vocabulary: int) -> dict[str, tupl
 
 def _tensors(header: GGUF) -> list[str]:
     kv_heads = header.metadata.get("llama.attention.head_count_kv", 1)
-    if not isinstance(kv_heads, int) or header.metadata["llama.block_count"] > len(header.tensors):
-        return ["tensors are missing"]
+    if not isinstance(kv_heads, int):
+        return []  # told by _heads
+    if header.metadata["llama.block_count"] > len(header.tensors):
+        return ["tensors are missing: fewer than there are blocks"]
     tokens = header.metadata.get("tokenizer.ggml.tokens", ())
     shapes = expected_shapes(header.metadata, len(tokens))
     there: dict[str, Tensor] = {tensor.name: tensor for tensor in header.tensors}

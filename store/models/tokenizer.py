@@ -44,6 +44,9 @@ class Tokenizer:
         tokens = header.texts("tokenizer.ggml.tokens")
         kinds = header.numbers("tokenizer.ggml.token_type") or (NORMAL,) * len(tokens)
         merges = header.texts("tokenizer.ggml.merges")
+        if bytes_alphabet.LETTERS[0x20] not in tokens:
+            cause = "the vocabulary is not spelled in the byte-level alphabet, as in a copy prepared for another engine"
+            raise _broken(header, cause)
         if len(kinds) != len(tokens):
             raise _broken(header, f"{len(tokens)} tokens have {len(kinds)} types")
         self.vocab_size = len(tokens)

@@ -1,0 +1,10 @@
+"""Exit codes of a runner, as the supervisor reads them."""
+
+ENGINE_FAILED = 70
+"""The engine failed and the record says so already; start anew."""
+DEVICE_LOST = 75
+"""The device is gone and the record says so already."""
+NO_MEMORY = 76
+"""The device refused the memory for the model."""
+LOAD_FAILED = 77
+"""The model could not be loaded."""

@@ -1,0 +1,133 @@
+"""One request's work: chunks from the engine become checkpoints, and the last one an end.
+
+1. Nothing is shown before it is durable: units, the text that became visible, and the event are one transaction.
+2. The next chunk is computed while the last one is being committed; at most one commit is under way.
+3. A full disk pauses the work, unshown, until there is space; it never fails it.
+4. A stop string ends the answer at the unit that completes it; units after it do not exist.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, TypeVar
+
+from core.errors import NoSpace
+from core.events import Checkpointed, Completed
+from core.holdback import units_until_stop, visible
+from runners.engines.base import Chunk, GenerateWork, Host, Loaded, Sampling
+from store import claims, contents
+from store.claims import Claim
+from store.journal import Tx
+from store.writer import Writer
+
+T = TypeVar("T")
+
+_SPACE_RETRY_S: Final = 0.25
+
+
+class Work:
+    """The work on one claim. `piece` gives the exact bytes of a unit."""
+
+    def __init__(
+        self, claim: Claim, *, writer: Writer, lease_us: int, piece: Callable[[int], bytes], pulse: Callable[[], None]
+    ) -> None:
+        self._claim = claim
+        self._writer = writer
+        self._lease_us = lease_us
+        self._piece = piece
+        self._pulse = pulse
+        self._units = list(claim.done)
+        self._pieces = [piece(token) for token in claim.done]
+        self._shown = claim.state.visible_upto
+        self._pending: tuple[Callable[[Tx], None], Future[None]] | None = None
+        self._writing = "checkpoint"
+
+    @property
+    def units(self) -> int:
+        """Units computed so far, durable or under way."""
+        return len(self._units)
+
+    @property
+    def writing(self) -> str:
+        """What the last write was, for the record of a late one."""
+        return self._writing
+
+    def run(self, loaded: Loaded, host: Host) -> None:
+        """Work until the end. Raises what the engine, the device or the fence raise."""
+        spec, state = self._claim.spec, self._claim.state
+        sampling = spec.sampling
+        work = GenerateWork(
+            prompt=spec.tokens,
+            done=self._claim.done,
+            max_units=state.max_units,
+            eos=spec.eos,
+            sampling=Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed),
+        )
+        began = time.monotonic_ns()
+        for chunk in loaded.begin(work, host):
+            took_us = (time.monotonic_ns() - began) // 1000
+            if self._take(chunk, took_us):
+                break
+            began = time.monotonic_ns()
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until what was handed to the writer is durable."""
+        while self._pending is not None:
+            unit, future = self._pending
+            try:
+                patient(future, self._pulse)
+            except NoSpace:
+                self._pulse()
+                time.sleep(_SPACE_RETRY_S)
+                self._pending = (unit, self._writer.submit(unit))
+            else:
+                self._pending = None
+
+    def _take(self, chunk: Chunk, took_us: int) -> bool:
+        """Record a chunk; True when the answer is whole."""
+        first = len(self._units)
+        self._units += chunk.units
+        self._pieces += [self._piece(token) for token in chunk.units]
+        stops = self._claim.spec.stops
+        stop_at = units_until_stop(self._pieces, stops)
+        if stop_at is not None:
+            del self._units[stop_at:], self._pieces[stop_at:]
+        ended = stop_at is not None or chunk.end is not None
+        text = visible(b"".join(self._pieces), stops, final=ended).text
+        body = contents.chunk_body(self._units[first:], text[self._shown :])
+        self._shown = max(self._shown, len(text))
+        self._write(first, body, took_us, reason=_reason(chunk, stopped=stop_at is not None) if ended else None)
+        return ended
+
+    def _write(self, first: int, body: bytes, took_us: int, reason: str | None) -> None:
+        fence, epoch = self._claim.fence, self._claim.state.output_epoch
+        digest = contents.digest(self._claim.spec.secret, body)
+        units, shown, lease_us = len(self._units), self._shown, self._lease_us
+        self.settle()
+        self._writing = "completion" if reason else "checkpoint"
+
+        def unit(tx: Tx) -> None:
+            if reason is None:
+                event = Checkpointed(units, shown, digest, took_us)
+                claims.checkpoint(tx, fence, event, epoch=epoch, first=first, body=body, lease_us=lease_us)
+            else:
+                end = Completed(units, shown, reason, digest, took_us)  # type: ignore[arg-type]
+                claims.complete(tx, fence, end, epoch=epoch, first=first, body=body)
+
+        self._pending = (unit, self._writer.submit(unit))
+
+
+def _reason(chunk: Chunk, *, stopped: bool) -> str:
+    return "stop" if stopped or chunk.end == "eos" else "length"
+
+
+def patient(future: "Future[T]", pulse: Callable[[], None]) -> T:
+    """A commit's outcome, however long the disk takes; waiting is a sign of life too."""
+    while True:
+        try:
+            return future.result(timeout=0.5)
+        except TimeoutError:
+            if future.done():
+                raise
+            pulse()

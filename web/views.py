@@ -1,0 +1,385 @@
+"""The shapes that readers see: pure functions from what the store tells to plain JSON values.
+
+1. Nothing is read here and nothing depends on the time but `now_us`: the same arguments give the same view.
+2. Times are RFC 3339 in UTC with microseconds, durations are seconds, bytes are integers, unknown is null, never zero.
+3. A reason is shown twice: as a sentence (`core.explain`), and as its code.
+4. A simulated device says so in its own field and in its label.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from core import events as ev
+from core.decision import Decision
+from core.events import Recorded
+from core.explain import explain, explain_decision, failure, moved, reason
+from core.replay import Redecided
+from core.state import RequestState
+from core.words import SETTLED
+from store.contents import StoredChunk
+from store.models.catalog import ModelEntry
+
+View = dict[str, Any]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS: Final[Mapping[str, str]] = {"generate": "token", "transcribe": "segment", "embed": "item"}
+UNKNOWN_ETA: Final[View] = {"low_s": None, "high_s": None, "basis": "unknown"}
+
+
+def time_text(us: int) -> str:
+    """Microseconds since 1970 as RFC 3339, UTC, always with six digits."""
+    moment = _EPOCH + timedelta(microseconds=us)
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def seconds_since(us: int | None, now_us: int) -> float | None:
+    """Seconds from then to now, never negative; None for never."""
+    return None if us is None else max(0, now_us - us) / 1e6
+
+
+def served_on(state: RequestState) -> str | None:
+    """`gpu:<device>` or `cpu`; None while no device is known that works or worked on it."""
+    if state.lane == "cpu":
+        return "cpu"
+    return f"gpu:{state.device}" if state.lane == "gpu" and state.device else None
+
+
+def links(request_id: str) -> View:
+    """Where everything about a request is."""
+    base = f"/api/requests/{request_id}"
+    return {
+        "self": base,
+        "events": f"{base}/events",
+        "cancel": f"{base}/cancel",
+        "resume": f"{base}/resume",
+        "replay": f"{base}/replay",
+        "page": f"/requests/{request_id}",
+    }
+
+
+def request_view(
+    state: RequestState, *, text: str | None, position: int | None, now_us: int, eta: View | None = None
+) -> View:
+    """A request. `text` is what of its output may be shown; it is not looked at once the content was erased.
+
+    `position` counts who goes first in its lane's queue, None when it does not wait there; `eta` as `eta_of` makes it.
+    """
+    return {
+        "id": state.id,
+        "workload": state.workload,
+        "model": state.model,
+        "served_model": state.served_model or None,
+        "state": state.state,
+        "lane": state.lane,
+        "running": state.running,
+        "attempt": state.attempt,
+        "version": state.version,
+        "output_epoch": state.output_epoch,
+        "progress": {
+            "unit": _UNITS.get(state.workload, "unit"),
+            "done": state.units,
+            "of": state.max_units,
+        },
+        "output": {"text": None, "erased": True} if state.erased else {"text": text or ""},
+        "degraded": _degraded(state, eta),
+        "queue": None if state.state in SETTLED else _queue(state, position, now_us),
+        "failovers": [
+            {
+                "version": mark.version,
+                "from": mark.from_lane,
+                "to": mark.to_lane,
+                "rule": mark.rule,
+                "because": moved(mark.from_lane, mark.to_lane, mark.reason, mark.rule),
+                "at": time_text(mark.at_us),
+            }
+            for mark in state.failovers
+        ],
+        "usage": {"prompt_tokens": state.prompt_tokens, "completion_tokens": state.units},
+        "finish_reason": state.finish_reason,
+        "error": _error(state),
+        "created_at": time_text(state.created_us),
+        "updated_at": time_text(state.updated_us),
+        "links": links(state.id),
+    }
+
+
+def _queue(state: RequestState, position: int | None, now_us: int) -> View:
+    age_s = seconds_since(state.waiting_since_us, now_us)
+    return {"position": 0 if state.running else position, "age_s": age_s or 0.0}
+
+
+def _degraded(state: RequestState, eta: View | None) -> View | None:
+    mark = state.degraded
+    if mark is None:
+        return None
+    return {
+        "since": time_text(mark.since_us),
+        "reason": reason(mark.reason),
+        "reason_code": mark.reason,
+        "rule": mark.rule,
+        "lane": mark.lane,
+        "model": mark.model,
+        "limits": {},
+        "eta": None if state.state in SETTLED else (eta or UNKNOWN_ETA),
+    }
+
+
+def _error(state: RequestState) -> View | None:
+    """Why it did not come to a whole answer, and what the caller may do; None while nothing is wrong."""
+    if state.state == "resumable-error" and state.failure is not None:
+        mark = state.failure
+        why = failure(mark.reason, mark.rule, state.units)
+        if state.erased:
+            why = f"Stopped because {reason(mark.reason)}. Its content was erased since, so it can only be cancelled."
+        return _problem("resumable-error", "Stopped, can be resumed", 503, why, mark.reason) | {
+            "rule": mark.rule,
+            "choices": _choices(state),
+        }
+    if state.state == "refused" and state.ended_by is not None:
+        status = 429 if "queue-full" in state.ended_by else 503
+        why = f"Refused because {reason(state.ended_by)}."
+        return _problem("refused", "Refused", status, why, state.ended_by) | {"retry_after_s": state.retry_after_s}
+    if state.state == "cancelled" and state.ended_by not in {None, "asked"}:
+        assert state.ended_by is not None
+        why = f"Cancelled because {reason(state.ended_by)}."
+        return _problem("expired", "Its time was up", 504, why, state.ended_by)
+    return None
+
+
+def _problem(type_: str, title: str, status: int, detail: str, code: str) -> View:
+    return {"type": f"urn:failsoft:problem:{type_}", "title": title, "status": status, "detail": detail, "code": code}
+
+
+def _choices(state: RequestState) -> list[View]:
+    cancel = {"action": "cancel", "method": "POST", "href": links(state.id)["cancel"], "body": None}
+    if state.erased:
+        return [cancel]
+    resume = {"action": "resume", "method": "POST", "href": links(state.id)["resume"]}
+    return [resume | {"body": {"from": origin}} for origin in ("checkpoint", "start")] + [cancel]
+
+
+def eta_of(state: RequestState, history: Iterable[Recorded]) -> View:
+    """How long the rest may take, from what this request's own chunks took in its lane since it was last taken up.
+
+    Units that remain, at the fastest and at the slowest rate measured; an answer may end earlier. Without a
+    measured chunk, or while it waits, the basis is `unknown`.
+    """
+    if not state.running:
+        return UNKNOWN_ETA
+    before = 0
+    rates: list[float] = []
+    for record in history:
+        event = record.event
+        if isinstance(event, ev.Started):
+            before, rates = event.resume_from, []
+        elif isinstance(event, ev.Checkpointed):
+            if event.took_us > 0 and event.units > before:
+                rates.append(event.took_us / 1e6 / (event.units - before))
+            before = event.units
+    if not rates:
+        return UNKNOWN_ETA
+    left = max(0, state.max_units - state.units)
+    return {
+        "low_s": round(left * min(rates), 3),
+        "high_s": round(left * max(rates), 3),
+        "basis": f"{left} units left at most, at the rates of the last {len(rates)} chunks on the {state.lane} lane",
+    }
+
+
+def decision_view(decision: Decision) -> View:
+    """A decision whole: action, rule, facts, what was rejected, and why in a clause."""
+    view: View = msgspec.to_builtins(decision)
+    return view | {"because": explain_decision(decision)}
+
+
+def event_view(record: Recorded, cause: Recorded | None = None) -> View:
+    """One event. `cause` is the record that `record.cause_seq` names, for the sentence."""
+    event = record.event
+    data: View = {}
+    for name in event.__struct_fields__:
+        value = getattr(event, name)
+        data[name] = decision_view(value) if isinstance(value, Decision) else msgspec.to_builtins(value)
+    return {
+        "seq": record.seq,
+        "stream": record.stream,
+        "version": record.version,
+        "type": record.type,
+        "at": time_text(record.at_us),
+        "actor": record.actor,
+        "attempt": record.attempt,
+        "cause": record.cause_seq,
+        "data": data,
+        "because": explain(event, cause.event if cause else None),
+    }
+
+
+class Delta(msgspec.Struct, frozen=True):
+    """Characters `start` to `end` of an output epoch's visible text."""
+
+    start: int
+    end: int
+    text: str
+
+
+def deltas(history: Iterable[Recorded], chunks: Mapping[int, Sequence[tuple[int, StoredChunk]]]) -> dict[int, Delta]:
+    """What each `Checkpointed` and `Completed` added to the visible text, by version.
+
+    `history` begins with the stream's first event. `chunks` holds, for each output epoch, (first unit, chunk) in
+    order; where a chunk is not there any more the version is left out.
+    """
+    found: dict[int, Delta] = {}
+    epoch, units, shown = 0, 0, 0
+    stored = {epoch: dict(rows) for epoch, rows in chunks.items()}
+    for record in history:
+        event = record.event
+        if isinstance(event, ev.Resumed) and event.origin == "start":
+            epoch, units, shown = epoch + 1, 0, 0
+        elif isinstance(event, ev.Checkpointed | ev.Completed):
+            chunk = stored.get(epoch, {}).get(units)
+            if chunk is not None:
+                found[record.version] = Delta(shown, event.visible_upto, chunk.text)
+            units, shown = event.units, event.visible_upto
+    return found
+
+
+def frame_view(record: Recorded, cause: Recorded | None, delta: Delta | None, *, erased: bool) -> View:
+    """An event as a stream frame: with the text it made visible, or `erased` when that is gone."""
+    view = event_view(record, cause)
+    if isinstance(record.event, ev.Checkpointed | ev.Completed):
+        if delta is not None:
+            view["delta"] = {"from": delta.start, "to": delta.end, "text": delta.text}
+        elif erased:
+            view["erased"] = True
+    return view
+
+
+def replay_view(
+    view: View, history: Sequence[Recorded], causes: Mapping[int, Recorded], again: list[Redecided]
+) -> View:
+    """A request as it was after `history`: its view then, the chain of sentences, every decision asked again."""
+    return {
+        "version": view["version"],
+        "state": view["state"],
+        "view": view,
+        "chain": [explain(r.event, c.event if (c := causes.get(r.cause_seq or 0)) else None) for r in history],
+        "decisions": [
+            {
+                "version": one.version,
+                "rule": one.rule,
+                "same": one.same,
+                "recorded": decision_view(one.recorded),
+                "recomputed": decision_view(one.recomputed),
+            }
+            for one in again
+        ],
+    }
+
+
+def lane_view(row: Mapping[str, Any], *, limit: int, now_us: int) -> View:
+    """A lane for one model, from a row of `Reader.lanes`; `limit` is how many new requests may wait."""
+    code = row["out_reason"]
+    return {
+        "lane": row["lane"],
+        "model": row["model"],
+        "serving": bool(row["serving"]),
+        "out_reason": reason(code) if code else None,
+        "reason_code": code,
+        "device": row["device"],
+        "engine": row["engine"],
+        "contract": row["contract"],
+        "context": row["context"],
+        "running": row["running"],
+        "waiting": row["waiting"],
+        "limit": limit,
+        "oldest_age_s": seconds_since(row["oldest_us"], now_us),
+        "since": time_text(row["since_us"]),
+    }
+
+
+def device_view(row: Mapping[str, Any], *, now_us: int) -> View:
+    """A device with its latest reading, from a row of `Reader.devices`."""
+    simulated = bool(row["simulated"])
+    code = row["reason"]
+    return {
+        "id": row["id"],
+        "kind": "gpu",
+        "name": row["name"],
+        "simulated": simulated,
+        "label": f"{row['name']} (simulated)" if simulated and "simulated" not in row["name"].lower() else row["name"],
+        "state": row["state"],
+        "reason": reason(code) if code else None,
+        "reason_code": code,
+        "epoch": row["epoch"],
+        "since": time_text(row["since_us"]),
+        "total_bytes": row["total_bytes"],
+        "reading": row["reading"],
+        "reading_at": None if row["read_us"] is None else time_text(row["read_us"]),
+        "reading_age_s": seconds_since(row["read_us"], now_us),
+    }
+
+
+def host_view(reading: tuple[int, Mapping[str, Any]] | None, *, now_us: int) -> View:
+    """The host (RAM and cores) in the shape of a device; `reading` as `Reader.reading("host")` tells it."""
+    at_us, document = reading or (None, None)
+    return {
+        "id": "host",
+        "kind": "host",
+        "name": "Host CPU and memory",
+        "simulated": False,
+        "label": "Host CPU and memory",
+        "state": "ok",
+        "reason": None,
+        "reason_code": None,
+        "epoch": 1,
+        "since": None,
+        "total_bytes": document.get("total_bytes") if document else None,
+        "reading": document,
+        "reading_at": None if at_us is None else time_text(at_us),
+        "reading_age_s": seconds_since(at_us, now_us),
+    }
+
+
+def runner_view(row: Mapping[str, Any], *, now_us: int) -> View:
+    """A runner process, from a row of `Reader.runners`."""
+    held = row["requests"]
+    return {
+        "id": row["id"],
+        "pid": row["pid"],
+        "lane": row["lane"],
+        "device": row["device"],
+        "engine": row["engine"],
+        "model": row["model"],
+        "state": row["state"],
+        "request_id": held[0] if held else None,
+        "rss_bytes": row["rss_bytes"],
+        "heartbeat_age_s": seconds_since(row["beat_us"], now_us),
+        "load_progress": None,
+        "started_at": time_text(row["started_us"]),
+    }
+
+
+def model_view(
+    entry: ModelEntry, *, served: bool, lanes: Sequence[Mapping[str, Any]], runners: Sequence[Mapping[str, Any]]
+) -> View:
+    """A model of the catalog; `served` when the service was told to serve it. Rows as the `Reader` tells them."""
+    resident = sorted({r["lane"] for r in runners if r["model"] == entry.id and r["state"] in {"idle", "busy"}})
+    serving = sorted({row["lane"] for row in lanes if row["model"] == entry.id and row["serving"]})
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "workload": entry.workload,
+        "engine": entry.engine,
+        "contract": entry.contract,
+        "quantization": entry.quantization or None,
+        "parameters": entry.parameters or None,
+        "context_length": entry.context_length or None,
+        "footprint": {"file_bytes": entry.prepared_bytes, "basis": "file"} if entry.prepared_bytes else None,
+        "readiness": "warm" if resident else "cold",
+        "resident": resident,
+        "served": served,
+        "serving": serving,
+        "problem": entry.problem or None,
+    }
