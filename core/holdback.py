@@ -3,7 +3,8 @@
 1. Bytes that do not yet make a whole character wait (🦜 can be three tokens). Bytes that never can become one are
    shown as U+FFFD, exactly as a decoder with `errors="replace"` would show them at the end.
 2. Text that is a proper prefix of a stop string waits.
-3. A stop string itself and all after it is never shown.
+3. A stop string itself and all after it is never shown. Of several, the one that is whole first counts, whatever the
+   cut into pieces; of two that end together, the longer.
 4. What is shown grows with the bytes: for b2 starting with b1, visible(b2) starts with visible(b1).
 """
 
@@ -50,8 +51,9 @@ def units_until_stop(pieces: Sequence[bytes], stops: Sequence[str]) -> int | Non
 
 
 def _first_stop(text: str, stops: Sequence[str]) -> int | None:
-    found = [at for at in (text.find(stop) for stop in stops if stop) if at >= 0]
-    return min(found, default=None)
+    """Where the stop string begins that is whole before any other, or None."""
+    found = [(at + len(stop), at) for stop in stops if stop and (at := text.find(stop)) >= 0]
+    return min(found)[1] if found else None
 
 
 def _held(text: str, stops: Sequence[str]) -> int:

@@ -4,7 +4,8 @@
 2. After `CancelAsked` only faults, checkpoints and an end may follow (`AFTER_CANCEL`), whatever the table says.
 3. The state says what is *safe*; whether something was produced is asked of `units`, never of the state's name.
 4. `Checkpointed` and `Completed` never lower `units` or `visible_upto`: what was shown is never taken back.
-5. A claim is legal only where `claimable` says so; the same definition is used in SQL (`CLAIMABLE_SQL`).
+5. A claim is legal only where `claimable` says so (time aside); the same definition is used in SQL (`CLAIMABLE_SQL`).
+6. A change of lane is never silent: it leaves a mark in `failovers`, whichever event made it.
 
 Not here: who may write (the store fences that), what should be done (the deciders), time (it is a parameter).
 """
@@ -84,7 +85,7 @@ AFTER_CANCEL: Final = frozenset(
     }
 )
 
-CLAIMABLE_SQL: Final = "state IN ('admitted','rerouted-cpu','checkpointed') AND running = 0 AND cancel_asked = 0"
+CLAIMABLE_SQL: Final = "running = 0 AND cancel_asked = 0 AND state IN ('admitted','rerouted-cpu','checkpointed')"
 """`claimable` for a WHERE clause; lane, model and `not_before_us` are the caller's parameters."""
 
 
@@ -181,6 +182,8 @@ def _released(at_us: int) -> dict[str, object]:
 
 def _started(state: RequestState, event: ev.Event, at_us: int) -> dict[str, object]:
     assert isinstance(event, ev.Started)
+    if state.running or event.lane != state.lane:
+        raise IllegalEvent(state.state, f"Started on the {event.lane} lane beside another owner or lane")
     return {
         "running": True,
         "runner": event.runner,
@@ -195,7 +198,9 @@ def _progress(state: RequestState, event: ev.Event, _at_us: int) -> dict[str, ob
     assert isinstance(event, ev.Checkpointed | ev.Completed)
     if event.units < state.units or event.visible_upto < state.visible_upto:
         raise IllegalEvent(state.state, f"{type(event).__name__} that takes back what was shown")
-    changes: dict[str, object] = {"units": event.units, "visible_upto": event.visible_upto, "deaths": 0}
+    changes: dict[str, object] = {"units": event.units, "visible_upto": event.visible_upto}
+    if event.units > state.units:
+        changes["deaths"] = 0
     if isinstance(event, ev.Completed):
         changes["finish_reason"] = event.finish_reason
     return changes
@@ -243,11 +248,18 @@ def _resumed(state: RequestState, event: ev.Event, at_us: int) -> dict[str, obje
         "lane": event.lane,
         "failure": None,
         "deaths": 0,
+        "not_before_us": None,
         "settled_us": None,
         "waiting_since_us": at_us,
         "deadline_us": event.deadline_us,
         "resumed_version": state.version + 1,
     }
+    if event.lane != state.lane:
+        why = "gpu-out" if event.lane == "cpu" else "asked"
+        mark = FailoverMark(state.version + 1, at_us, state.lane, event.lane, "resumed", why)
+        changes |= {"failovers": (*state.failovers, mark), "device": None}
+        if event.lane == "cpu":
+            changes["degraded"] = DegradedMark(at_us, state.version + 1, why, "resumed", "cpu", state.served_model)
     if event.lane == "gpu":
         changes["degraded"] = None
     if event.origin == "start":

@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,13 +28,14 @@ REFRESH_US: Final = 1_000_000
 log = logging.getLogger("failsoft.monitor")
 
 
-def write_reading(tx: Tx, device: str, document: str) -> None:
-    """Keep the latest reading of a device."""
-    tx.execute(
-        "INSERT INTO readings (device, at_us, doc) VALUES (?,?,?) "
-        "ON CONFLICT (device) DO UPDATE SET at_us=excluded.at_us, doc=excluded.doc",
-        (device, tx.now_us, document),
-    )
+def write_readings(tx: Tx, documents: dict[str, str]) -> None:
+    """Keep the latest reading of each device."""
+    for device, document in documents.items():
+        tx.execute(
+            "INSERT INTO readings (device, at_us, doc) VALUES (?,?,?) "
+            "ON CONFLICT (device) DO UPDATE SET at_us=excluded.at_us, doc=excluded.doc",
+            (device, tx.now_us, document),
+        )
 
 
 def watch(paths: Paths, devices: list[SimulatedDevice], stop: threading.Event) -> None:
@@ -50,9 +52,8 @@ def watch(paths: Paths, devices: list[SimulatedDevice], stop: threading.Event) -
         if not changed:
             continue
         last = now
-        documents = dict(changed)
         try:
-            writer.run(lambda tx, docs=documents: [write_reading(tx, name, doc) for name, doc in docs.items()])  # type: ignore[misc]
+            writer.run(partial(write_readings, documents=changed))
         except NoSpace as error:
             log.warning("readings are not kept: %s", error)
     writer.close()

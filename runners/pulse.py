@@ -28,7 +28,7 @@ class Beat(msgspec.Struct, frozen=True):
 
 
 class Pulse:
-    """One runner's file: place 0 is its claiming thread, place n its slot n. The runner writes, the supervisor reads."""
+    """One runner's file: place 0 is its claiming thread, place n its slot n. The runner writes, others read."""
 
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -122,3 +122,8 @@ def _move_all(
         if seen_decision.action == safepoint.REQUEUE and not state.running:
             continue  # it waits where it is; nothing changes for it
         after_fault(tx, request_id, fault, policy, actor=actor, cause=cause)
+
+
+def cpu_lane_out(tx: Tx, model: str, reason: str, *, actor: str) -> None:
+    """The CPU lane cannot work for this model: it takes no new work; who waits there waits on."""
+    laneviews.set_serving(tx, "cpu", model, reason, actor=actor)

@@ -6,6 +6,8 @@ lost without harm, or recovered by rule.
 
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, Table, Text, UniqueConstraint, text
 
+from core.machine import CLAIMABLE_SQL
+
 metadata = MetaData()
 
 head = Table(
@@ -37,7 +39,6 @@ events = Table(
     Index("ix_events_type", "type", "seq"),
 )
 
-CLAIMABLE = "running = 0 AND cancel_asked = 0 AND state IN ('admitted','rerouted-cpu','checkpointed')"
 ACTIVE = "state IN ('admitted','running-gpu','checkpointed','rerouted-cpu')"
 
 requests = Table(
@@ -58,7 +59,7 @@ requests = Table(
     Column("created_us", BigInteger, nullable=False),
     Column("updated_us", BigInteger, nullable=False),
     Column("doc", Text, nullable=False),
-    Index("ix_requests_claimable", "lane", "model", "turn_us", sqlite_where=text(CLAIMABLE)),
+    Index("ix_requests_claimable", "lane", "model", "turn_us", sqlite_where=text(CLAIMABLE_SQL)),
     Index("ix_requests_active", "lane", "turn_us", sqlite_where=text(ACTIVE)),
     Index("ix_requests_created", "created_us", "id"),
     Index("ix_requests_state", "state", "created_us", "id"),

@@ -12,7 +12,8 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -27,8 +28,10 @@ from core.errors import Impossible, ModelFileError
 MAX_TEMPLATE = 256 * 1024
 MAX_OUTPUT = 8 * 1024 * 1024
 """Characters, in any text the template makes."""
-MAX_STEPS = 2_000_000
+MAX_STEPS = 500_000
 """Lines of template code run in one rendering: a thousand messages take some ten thousand."""
+MAX_JSON_PARTS = 50_000
+"""Brackets, commas, keys and values of one `tojson`."""
 
 _FILTERS = frozenset(
     {
@@ -68,6 +71,8 @@ _FILTERS = frozenset(
         "upper",
     }
 )
+_TEXT_FILTERS = ("capitalize", "e", "escape", "float", "int", "lower", "safe", "title", "trim", "upper")
+"""Filters that turn whatever they get into text first."""
 _BARRED = frozenset({"ljust", "rjust", "center", "zfill", "expandtabs", "format", "format_map", "translate", "encode"})
 
 
@@ -115,6 +120,9 @@ class _Environment(ImmutableSandboxedEnvironment):
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         return attr not in _BARRED and super().is_safe_attribute(obj, attr, value)
 
+    def wrap_str_format(self, _value: Any) -> None:
+        """Jinja would offer `str.format` in a wrapping of its own before asking `is_safe_attribute`."""
+
     def call(*args: Any, **kwargs: Any) -> Any:
         # Without names of its own, so that a template may use any keyword.
         self, context, function, *rest = args
@@ -146,6 +154,8 @@ class Sandbox:
             extensions=["jinja2.ext.loopcontrols"],
         )
         environment.filters = {key: value for key, value in environment.filters.items() if key in _FILTERS}
+        for key in _TEXT_FILTERS:
+            environment.filters[key] = _on_printable(environment.filters[key])
         environment.filters |= {
             "tojson": _tojson,
             "replace": _replaced,
@@ -219,6 +229,13 @@ def _printable(value: Any) -> Any:
     raise _TooMuch(f"it prints a {type(value).__name__}; only text and numbers are printed")
 
 
+def _on_printable(text_filter: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(value: Any, *args: Any, **kwargs: Any) -> Any:
+        return text_filter(_printable(value), *args, **kwargs)
+
+    return checked
+
+
 def _joined(between: str, parts: Iterable[Any]) -> str:
     found: list[str] = []
     length = 0
@@ -254,8 +271,11 @@ def _tojson(
     if indent is not None and not 0 <= indent <= 16:
         raise _TooMuch(f"tojson with an indent of {indent}")
     encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    return _joined("", encoder.iterencode(value))
+    parts = list(islice(encoder.iterencode(value), MAX_JSON_PARTS + 1))
+    if len(parts) > MAX_JSON_PARTS:
+        raise _TooMuch(f"tojson makes more than {MAX_JSON_PARTS} parts")
+    return _joined("", parts)
 
 
 def _raise_exception(message: Any) -> NoReturn:
-    raise _Refused(str(message)[:300])
+    raise _Refused(str(_printable(message))[:300])

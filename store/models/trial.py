@@ -63,16 +63,24 @@ def _failed(path: Path, how: str, errors: IO[bytes]) -> ModelFileError:
 def main() -> None:
     """The child: load, compute one token, say so."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        _compute_one(sys.argv[1])
+    except (ImportError, RuntimeError, ValueError, OSError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    sys.stdout.write(_SAID + "\n")
+
+
+def _compute_one(path: str) -> None:
     from ctransformers import LLM
     from ctransformers.llm import Config
 
     config = Config(context_length=_CONTEXT, threads=1, gpu_layers=0)
-    model = LLM(sys.argv[1], model_type="gguf", config=config)
+    model = LLM(path, model_type="gguf", config=config)
     model.eval([model.bos_token_id], batch_size=1, threads=1)
     token = model.sample(top_k=1, temperature=0.0, seed=1)
     if not 0 <= token < model.vocab_size:
-        sys.exit(f"token {token} is not in the vocabulary")
-    sys.stdout.write(_SAID + "\n")
+        msg = f"token {token} is not in the vocabulary"
+        raise ValueError(msg)
 
 
 if __name__ == "__main__":

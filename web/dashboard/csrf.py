@@ -7,13 +7,15 @@
 
 import hmac
 import secrets
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from litestar import Request
 from litestar.datastructures import Cookie
 
 from core.errors import CallerError
+
+AnyRequest = Request[Any, Any, Any]
 
 COOKIE: Final = "failsoft_form"
 FIELD: Final = "_form"
@@ -25,7 +27,7 @@ class Forbidden(CallerError):
     code = "forbidden"
 
 
-def token_of(request: Request) -> str:  # type: ignore[type-arg]  # user and state types do not matter here
+def token_of(request: AnyRequest) -> str:
     """The browser's value, or a new one for a first visit."""
     found = request.cookies.get(COOKIE, "")
     return found if 20 <= len(found) <= 100 else secrets.token_urlsafe(24)
@@ -36,7 +38,7 @@ def cookie(token: str, *, secure: bool) -> Cookie:
     return Cookie(key=COOKIE, value=token, path="/", httponly=True, samesite="strict", secure=secure)
 
 
-def require(request: Request, field: str) -> None:  # type: ignore[type-arg]  # as above
+def require(request: AnyRequest, field: str) -> None:
     """Raise `Forbidden` unless the form is ours."""
     remedy = "open the page again and repeat the action there"
     site = request.headers.get("sec-fetch-site")

@@ -116,6 +116,12 @@ def tiny(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def shared_tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A good tiny model file for tests that only read it."""
+    return write_tiny(tmp_path_factory.mktemp("tiny") / "tiny.gguf", tiny_parts())
+
+
+@pytest.fixture(scope="session")
 def smollm2() -> Path:
     """The real small model's file."""
     path = packaged_smollm2()

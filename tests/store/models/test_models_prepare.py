@@ -179,6 +179,18 @@ def test_the_embedded_engine_loads_the_copy_and_not_the_source(tiny: Path, tmp_p
 
 
 @pytest.mark.usefixtures("embedded")
+def test_a_native_crash_is_told_by_its_signal(tiny: Path, tmp_path: Path) -> None:
+    prepared = prepare(tiny, tmp_path / "out")
+    raw = bytearray(prepared.read_bytes())
+    key = b"llama.attention.head_count_kv"
+    value = raw.index(key) + len(key) + 4
+    raw[value : value + 4] = bytes(4)  # no key/value heads: the engine divides by them
+    prepared.write_bytes(raw)
+    with pytest.raises(ModelFileError, match=r"a trial of it was killed by SIGFPE\. It last printed"):
+        trial_load(prepared, 120)
+
+
+@pytest.mark.usefixtures("embedded")
 def test_a_trial_that_takes_too_long_is_ended(tiny: Path) -> None:
     with pytest.raises(ModelFileError, match=r"gave no token within 0.001 s"):
         trial_load(tiny, 0.001)

@@ -163,6 +163,14 @@ ATTACKS = {
     "printing nested lists": (
         "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}"
     ),
+    "nested lists as text": (
+        "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}"
+        "{{ ns.s | upper | length }}"
+    ),
+    "nested lists as a refusal": (
+        "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}"
+        "{{ raise_exception(ns.s) }}"
+    ),
     "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "branching recursion": "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
     "the interpreter": "{{ ''.__class__.__mro__[1].__subclasses__() | length }}",

@@ -70,29 +70,17 @@ def test_user_defined_tokens_are_names_without_power(
     assert odd not in tokenizer.encode("<|odd|>", special=False)
 
 
+@pytest.fixture(scope="module")
+def shared_tokenizer(shared_tiny: Path) -> Tokenizer:
+    return Tokenizer.from_gguf(shared_tiny)
+
+
 @settings(max_examples=200, deadline=None, database=None)
 @given(text=st.text())
-def test_every_text_comes_back_byte_for_byte(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    tokenizer = _shared(tmp_path_factory)
+def test_every_text_comes_back_byte_for_byte(text: str, shared_tokenizer: Tokenizer) -> None:
+    tokenizer = shared_tokenizer
     ids = tokenizer.encode(text, special=False)
     assert b"".join(map(tokenizer.piece, ids)) == text.encode()
-
-
-_cache: list[Tokenizer] = []
-
-
-def _shared(factory: pytest.TempPathFactory) -> Tokenizer:
-    if not _cache:
-        import importlib.util
-
-        spec = importlib.util.spec_from_file_location("tiny_models", Path(__file__).with_name("conftest.py"))
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        path = module.write_tiny(factory.mktemp("tiny") / "tiny.gguf", module.tiny_parts())
-        _cache.append(Tokenizer.from_gguf(path))
-    return _cache[0]
 
 
 def test_half_a_character_is_refused(tiny: Path) -> None:

@@ -1,0 +1,124 @@
+"""A child process of the supervisor: how it is started, how its death is told, when it may be started again."""
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from core.words import Lane
+from runners.process import INSTANCE
+from runners.pulse import Pulse
+from store.clock import start_ticks
+from store.database import Paths
+
+MAX_BACKOFF_S: Final = 30.0
+_STEADY_S: Final = 20.0
+
+Role = Literal["web", "monitor", "runner"]
+
+
+class RunnerSpec(msgspec.Struct, frozen=True):
+    """What a runner is for; a new process of the same spec gets a new id."""
+
+    lane: Lane
+    model: str
+    device: str
+    engine: str
+
+
+class Exit(msgspec.Struct, frozen=True):
+    """How a process ended: by signal or with a code."""
+
+    signal: int | None
+    code: int | None
+
+
+class Child:
+    """One place in the house, and the process that fills it now, if any."""
+
+    def __init__(
+        self, role: Role, paths: Paths, *, spec: RunnerSpec | None = None, arguments: tuple[str, ...] = ()
+    ) -> None:
+        self.role = role
+        self.spec = spec
+        self._paths = paths
+        self._arguments = arguments
+        self.process: subprocess.Popen[bytes] | None = None
+        self.pidfd = -1
+        self.ticks = 0
+        self.id: str = role
+        self.pulse: Pulse | None = None
+        self.loaded = False
+        self.killed_for: str | None = None
+        self.deaths = 0
+        """In quick succession; decides the pause before the next start."""
+        self.failed_starts = 0
+        """In a row; a runner that got its model loaded ends the row."""
+        self.not_before = 0.0
+        self._started = 0.0
+
+    @property
+    def pid(self) -> int:
+        """Of the process that fills the place; 0 when none does."""
+        return self.process.pid if self.process else 0
+
+    def start(self, pass_fd: int | None = None) -> None:
+        """Start a process. Only the supervisor's main thread may: the death signal is tied to it."""
+        command = [sys.executable, "-m", f"{'web.app' if self.role == 'web' else f'runners.{self.role}'}"]
+        command += ["--data", str(self._paths.root), "--parent", str(os.getpid()), *self._arguments]
+        if self.spec is not None:
+            self.id = f"{self.spec.lane}-{self.spec.model}-{secrets.token_hex(2)}"
+            command += ["--id", self.id, "--lane", self.spec.lane, "--model", self.spec.model]
+            command += ["--device", self.spec.device]
+            self.pulse = Pulse(self._paths.run / f"{self.id}.pulse")
+        if pass_fd is not None:
+            command += ["--fd", str(pass_fd)]
+        self.process = subprocess.Popen(
+            command,
+            env=os.environ | {INSTANCE: str(self._paths.root)},
+            stdin=subprocess.DEVNULL,
+            pass_fds=() if pass_fd is None else (pass_fd,),
+            start_new_session=True,
+            cwd=Path(__file__).parent.parent,
+        )
+        self.pidfd = os.pidfd_open(self.process.pid)
+        self.ticks = start_ticks(self.process.pid) or 0
+        self.loaded = False
+        self.killed_for = None
+        self._started = time.monotonic()
+
+    def kill(self, why: str) -> None:
+        """End it now; the reason is told when its death is seen."""
+        if self.process is not None:
+            self.killed_for = self.killed_for or why
+            self.process.kill()
+
+    def terminate(self) -> None:
+        """Ask it to stop in order."""
+        if self.process is not None:
+            self.process.terminate()
+
+    def reap(self, first_pause_s: float) -> Exit | None:
+        """After its death: take the status, and set when it may be started again. None while it lives."""
+        if self.process is None:
+            return None
+        status = self.process.poll()
+        if status is None:
+            return None
+        os.close(self.pidfd)
+        self.process, self.pidfd = None, -1
+        if self.pulse is not None:
+            self.loaded = self.loaded or self.pulse.phase() in {"idle", "busy", "stopping"}
+            self.pulse.close()
+            self.pulse = None
+            (self._paths.run / f"{self.id}.pulse").unlink(missing_ok=True)
+        steady = time.monotonic() - self._started > _STEADY_S
+        self.deaths = 1 if steady else self.deaths + 1
+        self.failed_starts = 0 if self.loaded else self.failed_starts + 1
+        self.not_before = time.monotonic() + min(MAX_BACKOFF_S, first_pause_s * 2 ** min(self.deaths - 1, 12))
+        return Exit(-status, None) if status < 0 else Exit(None, status)

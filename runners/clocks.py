@@ -1,0 +1,98 @@
+"""What must happen because time has passed: leases that ran out, deadlines, cancels nobody obeys, devices back.
+
+Each tick first looks with a read-only connection, which no writer can block; only what is due becomes a unit of work,
+and that unit looks again inside its transaction. All of it is idempotent and driven by stored times.
+"""
+
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from core import events as ev
+from core.policy import Policy
+from core.words import ACTIVE
+from store import claims, commands, failover
+from store.clock import Clock, boot_id
+from store.journal import Tx
+
+CANCEL_GRACE_US: Final = 5_000_000
+
+Submit = Callable[[Callable[[Tx], Any]], Any]
+
+
+class Clocks:
+    """The supervisor's timers over one read-only connection."""
+
+    def __init__(self, driver: sqlite3.Connection, submit: Submit, policy: Policy, clock: Clock) -> None:
+        self._driver = driver
+        self._submit = submit
+        self._policy = policy
+        self._clock = clock
+
+    def tick(self) -> None:
+        """Look once, and hand in what is due."""
+        self._leases()
+        self._deadlines()
+
+    def _leases(self) -> None:
+        now = self._clock.mono_us()
+        late = self._driver.execute(
+            "SELECT request_id FROM leases WHERE until_us <= ? OR boot_id <> ?", (now, boot_id())
+        ).fetchall()
+        for (request_id,) in late:
+            self._submit(partial(expire_lease, request_id=request_id, policy=self._policy))
+
+    def _deadlines(self) -> None:
+        now = self._clock.now_us()
+        ttl_us = int(self._policy.resumable_ttl_s * 1e6)
+        due = self._driver.execute(
+            "SELECT 1 FROM requests WHERE (deadline_us <= ? AND cancel_asked = 0 AND state IN "
+            "('admitted','running-gpu','checkpointed','rerouted-cpu')) "
+            "OR (state = 'resumable-error' AND updated_us <= ?) LIMIT 1",
+            (now, now - ttl_us),
+        ).fetchone()
+        if due:
+            self._submit(lambda tx: commands.expire_due(tx, ttl_us, actor="supervisor"))
+
+    def disobeyed(self) -> list[str]:
+        """Runners that hold a request whose cancel they have not obeyed in time."""
+        rows = self._driver.execute(
+            "SELECT l.runner FROM leases l JOIN requests r ON r.id = l.request_id "
+            "WHERE r.cancel_asked = 1 AND r.updated_us <= ?",
+            (self._clock.now_us() - CANCEL_GRACE_US,),
+        ).fetchall()
+        return [row[0] for row in rows]
+
+    def devices(self) -> list[tuple[str, str, str | None, str]]:
+        """(id, state by the record, state by the latest reading, its reason)."""
+        rows = self._driver.execute(
+            "SELECT d.id, d.state, r.doc FROM devices d LEFT JOIN readings r ON r.device = d.id"
+        ).fetchall()
+        found = []
+        for device, state, document in rows:
+            reading = msgspec.json.decode(document) if document else {}
+            found.append((device, state, reading.get("state"), reading.get("reason") or "no longer answers"))
+        return found
+
+
+def expire_lease(tx: Tx, request_id: str, policy: Policy) -> None:
+    """A lease ran out: its owner is a zombie from here on."""
+    row = tx.execute("SELECT until_us, boot_id, runner FROM leases WHERE request_id=?", (request_id,)).fetchone()
+    state = tx.state(request_id)
+    if row is None or (row[0] > tx.mono_us and row[1] == boot_id()):
+        return
+    if state is None or state.state not in ACTIVE or state.lane is None:
+        claims.release(tx, request_id)
+        return
+    fault = ev.FaultSeen("worker", "lease-expired", state.lane, row[2], state.device or "")
+    failover.after_fault(tx, request_id, fault, policy, actor="supervisor")
+
+
+def device_back(tx: Tx, device: str) -> None:
+    """A lost device answers again: its next span of trust begins."""
+    row = tx.execute("SELECT state, epoch FROM devices WHERE id=?", (device,)).fetchone()
+    if row and row[0] == "lost":
+        tx.append(f"device-{device}", ev.DeviceBack("it answers again", row[1]), actor="supervisor")

@@ -1,0 +1,144 @@
+"""Before the first child starts: what a former run left behind is put in order, in one transaction.
+
+1. Processes of a former run that live on (their supervisor was killed, the kernel was late) are ended first.
+2. Whatever they held goes back to its lane, from its checkpoint. No engine is to blame.
+3. Lanes and devices are what this machine and these settings have now.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+from core import events as ev
+from core.errors import FailsoftError
+from core.words import ACTIVE
+from runners.children import RunnerSpec
+from runners.devices.simulated import SimulatedDevice
+from runners.process import belongs_to
+from runners.runner import engine_build
+from store import claims, failover
+from store.clock import boot_id
+from store.database import Paths, read_engine, sqlite_version
+from store.journal import Tx
+from store.laneviews import LaneRow, put_lane
+from store.models.catalog import DEFAULT_ID, Catalog, ModelEntry
+from store.settings import Settings
+
+log = logging.getLogger("failsoft")
+
+VERSION: Final = "0.1.0"
+SIMULATED_ID: Final = "sim-0"
+HOST_ID: Final = "cpu"
+
+
+def end_orphans(paths: Paths) -> None:
+    """End runners that a former supervisor left alive: told apart by pid, start time and data directory."""
+    with read_engine(paths).connect() as connection:
+        rows = connection.exec_driver_sql("SELECT id, pid, ticks, boot_id FROM runners").fetchall()
+    for name, pid, ticks, boot in rows:
+        if boot != boot_id():
+            continue
+        deadline = time.monotonic() + 10
+        while belongs_to(pid, ticks, paths.root) and time.monotonic() < deadline:
+            log.warning("ending %s (pid %d), left over from a former run", name, pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+
+def usable_models(paths: Paths, settings: Settings) -> list[ModelEntry]:
+    """The models that can be served now; what is wrong with the others is said and does not stop these."""
+    catalog = Catalog(paths.models)
+    if DEFAULT_ID in settings.models and DEFAULT_ID not in {entry.id for entry in catalog.entries()}:
+        log.info("preparing %s, once; this takes some seconds", DEFAULT_ID)
+        try:
+            catalog.add_default()
+        except FailsoftError as error:
+            log.error("%s cannot be prepared: %s", DEFAULT_ID, error)  # noqa: TRY400 -- the message says it all
+    usable = []
+    for name in settings.models:
+        try:
+            entry = catalog.get(name)
+        except FailsoftError as error:
+            log.error("%s is not served: %s", name, error)  # noqa: TRY400 -- the message says it all
+            continue
+        if entry.problem:
+            log.error("%s is not served: %s", name, entry.problem)
+        else:
+            usable.append(entry)
+    return usable
+
+
+def find_device(paths: Paths, settings: Settings) -> SimulatedDevice | None:
+    """The accelerator of the GPU lane, or None: then this is an honest CPU-only service."""
+    if settings.simulate_gpu is None:
+        return None
+    return SimulatedDevice(paths.sim / f"{SIMULATED_ID}.json", settings.simulate_gpu)
+
+
+def specs_for(models: list[ModelEntry], device: SimulatedDevice | None) -> list[RunnerSpec]:
+    """One runner per model and lane."""
+    specs = []
+    for entry in models:
+        build = engine_build(entry.engine)
+        if device is not None:
+            specs.append(RunnerSpec("gpu", entry.id, device.id, build))
+        specs.append(RunnerSpec("cpu", entry.id, HOST_ID, build))
+    return specs
+
+
+def recover(tx: Tx, settings: Settings, models: list[ModelEntry], specs: list[RunnerSpec], total: int | None) -> None:
+    """The one transaction. `total` is the simulated card's size, or None."""
+    actor = "supervisor"
+    started = tx.append("service", ev.ServiceStarted(VERSION, os.getpid(), sqlite_version()), actor=actor)
+    if total is not None and tx.execute("SELECT 1 FROM devices WHERE id=?", (SIMULATED_ID,)).fetchone() is None:
+        tx.append(f"device-{SIMULATED_ID}", ev.DeviceFound("Simulated accelerator", True, total), actor=actor)
+    tx.execute("DELETE FROM runners")
+    tx.execute("DELETE FROM readings")
+    tx.execute("DELETE FROM lanes")
+    tx.execute("DELETE FROM service WHERE key='draining'")
+    entries = {entry.id: entry for entry in models}
+    for spec in specs:
+        entry = entries[spec.model]
+        context = min(settings.context, entry.context_length)
+        put_lane(tx, LaneRow(spec.lane, spec.model, True, None, context, spec.device, spec.engine, entry.contract))
+    _requeue(tx, settings, cause=started.seq)
+    if total is None:
+        _leave_gpu_lane(tx, settings, cause=started.seq)
+
+
+def _requeue(tx: Tx, settings: Settings, cause: int | None) -> None:
+    for request_id, runner in tx.execute("SELECT request_id, runner FROM leases").fetchall():
+        state = tx.state(request_id)
+        if state is None or state.state not in ACTIVE or state.lane is None:
+            claims.release(tx, request_id)
+            continue
+        fault = ev.FaultSeen("host", "service-stopped", state.lane, runner, state.device or "")
+        failover.after_fault(tx, request_id, fault, settings.policy, actor="supervisor", cause=cause)
+
+
+def _leave_gpu_lane(tx: Tx, settings: Settings, cause: int) -> None:
+    """There is no accelerator any more: what waits for one moves by rule."""
+    waiting = tx.execute(
+        "SELECT id FROM requests WHERE lane='gpu' AND state IN ('admitted','running-gpu','checkpointed')"
+    ).fetchall()
+    for (request_id,) in waiting:
+        fault = ev.FaultSeen("device", "no-device", "gpu", "", "")
+        failover.after_fault(tx, request_id, fault, settings.policy, actor="supervisor", cause=cause)
+
+
+def clear_run_files(paths: Paths) -> None:
+    """Pulses and the core ledger of a former run."""
+    for file in paths.run.iterdir():
+        if file.suffix == ".pulse" or file.name == "cores":
+            Path(file).unlink(missing_ok=True)
+
+
+def hand_back(tx: Tx, settings: Settings) -> None:
+    """At the end of a run: whatever is still held goes back to its lane, and no runner is left."""
+    _requeue(tx, settings, cause=None)
+    tx.execute("DELETE FROM runners")

@@ -1,0 +1,472 @@
+"""The supervisor: starts the house, watches it, and starts again what dies. No native engine code in it.
+
+1. The main thread only looks and acts; it never waits for a write. What is to be written is handed to the writer, in
+   order, and happens when the gate allows. So even a stuck gate cannot stop it from ending who is stuck.
+2. It acts first (kill, restart) and writes after.
+3. Death is told by the kernel (pidfd), in milliseconds; hanging is told by pulses; a stuck gate by its holder's record.
+4. Children die with it, and are fenced anyway.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import logging
+import os
+import select
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from core import events as ev
+from core.errors import FailsoftError, Malformed, Reduced
+from core.words import FaultClass
+from runners import startup, stops
+from runners.children import Child, Exit, RunnerSpec
+from runners.clocks import Clocks, device_back
+from runners.process import adopt_orphans, resident_bytes
+from store import failover
+from store.clock import boot_id
+from store.database import Paths, checkpoint, default_root, migrate, read_engine, write_engine
+from store.gate import Gate
+from store.journal import Tx
+from store.settings import Settings, load, write_in_force
+from store.verify import anchors_file
+from store.writer import Writer
+
+log = logging.getLogger("failsoft")
+
+TICK_S: Final = 0.05
+_CLOCKS_EVERY: Final = 4
+_BEATS_EVERY: Final = 20
+_CHECKPOINT_S: Final = 20.0
+_WEB_GRACE_S: Final = 2.0
+_CRASHES: Final = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+
+
+class Supervisor:
+    """One run of the service on one data directory."""
+
+    def __init__(self, paths: Paths, settings: Settings) -> None:
+        self.paths = paths
+        self.settings = settings
+        self.policy = settings.policy
+        self.stopping = threading.Event()
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._stuck_since: tuple[object, float] | None = None
+        self._last_checkpoint = time.monotonic()
+        self._out: set[tuple[str, str]] = set()
+
+    # ---- the run ------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Everything from the lock to the last goodbye."""
+        lock = self._lock_directory()
+        adopt_orphans()
+        migrate(self.paths)
+        startup.end_orphans(self.paths)
+        startup.clear_run_files(self.paths)
+        models = startup.usable_models(self.paths, self.settings)
+        device = startup.find_device(self.paths, self.settings)
+        specs = startup.specs_for(models, device)
+        write_in_force(self.paths, self.settings)
+        self.writer = Writer(self.paths)
+        self.gate = Gate(self.paths.gate)
+        total = self.settings.simulate_gpu
+        self.writer.run(lambda tx: startup.recover(tx, self.settings, models, specs, total))
+        listener = self._listen()
+        self.children = [Child("web", self.paths), *self._workers(specs, device.id if device else "")]
+        self._pass = {id(self.children[0]): listener.fileno()}
+        self._greet(models, device is not None, listener)
+        try:
+            with read_engine(self.paths).connect() as connection:
+                driver = connection.connection.driver_connection
+                assert isinstance(driver, sqlite3.Connection)
+                self.clocks = Clocks(driver, self._later, self.policy, self.writer.clock)
+                self._loop()
+                self._wind_down()
+        finally:
+            for child in self.children:
+                child.kill("service-stopped")
+            self.writer.close()
+            os.close(lock)
+
+    def _lock_directory(self) -> int:
+        descriptor = os.open(self.paths.service_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.pread(descriptor, 32, 0).decode().strip() or "unknown"
+            raise Reduced(
+                f"failsoft already runs on {self.paths.root} with pid {pid}; stop it, or choose another --data",
+                code="already_running",
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        return descriptor
+
+    def _listen(self) -> socket.socket:
+        host, port = self.settings.host, self.settings.port
+        try:
+            listener = socket.create_server((host, port), backlog=1024)
+        except OSError as error:
+            raise Malformed(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port") from error
+        (self.paths.run / "address").write_text(f"http://{host}:{listener.getsockname()[1]}")
+        return listener
+
+    def _workers(self, specs: list[RunnerSpec], simulated: str) -> list[Child]:
+        monitor = Child("monitor", self.paths, arguments=("--simulated", simulated))
+        return [monitor, *(Child("runner", self.paths, spec=spec) for spec in specs)]
+
+    def _greet(self, models: list[Any], simulated: bool, listener: socket.socket) -> None:
+        lanes = "a simulated GPU lane and a CPU lane" if simulated else "the CPU lane only: no accelerator"
+        names = ", ".join(model.id for model in models) or "no model"
+        log.info("failsoft %s on http://%s:%d", startup.VERSION, self.settings.host, listener.getsockname()[1])
+        log.info("serving %s on %s; data in %s", names, lanes, self.paths.root)
+
+    # ---- looking ------------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        count = 0
+        while not self.stopping.is_set():
+            self._start_due()
+            self._wait_for_deaths()
+            self._reap()
+            self._watch_pulses()
+            self._watch_gate()
+            if count % _CLOCKS_EVERY == 0:
+                self._guarded(self._clocks)
+            if count % _BEATS_EVERY == 0:
+                self._guarded(self._beats)
+                self._checkpoint_due()
+                self._reap_adopted()
+            count += 1
+
+    def _guarded(self, look: Callable[[], None]) -> None:
+        """A look that failed, because the disk did, is tried again at the next tick."""
+        try:
+            look()
+        except sqlite3.Error as error:
+            log.warning("cannot read the store: %s", error)
+
+    def _wait_for_deaths(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        for child in self.children:
+            if child.pidfd >= 0:
+                poll.register(child.pidfd, select.POLLIN)
+        for descriptor, _ in poll.poll(TICK_S * 1000):
+            if descriptor == self._wake_read:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_read, 64)
+
+    def _start_due(self) -> None:
+        for child in self.children:
+            if child.process is None and time.monotonic() >= child.not_before and not self._device_out(child):
+                child.start(self._pass.get(id(child)))
+                if child.spec is not None:
+                    self._later(self._registration(child, child.spec))
+
+    def _device_out(self, child: Child) -> bool:
+        return child.spec is not None and child.spec.lane == "gpu" and ("device", child.spec.device) in self._out
+
+    def _registration(self, child: Child, spec: RunnerSpec) -> Callable[[Tx], None]:
+        name, pid, ticks = child.id, child.pid, child.ticks
+
+        def unit(tx: Tx) -> None:
+            started = ev.RunnerStarted(spec.lane, spec.device, pid, spec.engine, spec.model)
+            tx.append(f"runner-{name}", started, actor="supervisor")
+            tx.execute(
+                "INSERT INTO runners (id, lane, model, device, engine, pid, ticks, boot_id, state, beat_us, "
+                "started_us) VALUES (?,?,?,?,?,?,?,?,'starting',?,?)",
+                (name, spec.lane, spec.model, spec.device, spec.engine, pid, ticks, boot_id(), tx.now_us, tx.now_us),
+            )
+
+        return unit
+
+    # ---- deaths -------------------------------------------------------------------------------------------
+
+    def _reap(self) -> None:
+        for child in self.children:
+            killed_for = child.killed_for
+            left = child.reap(self.policy.restart_backoff_s)
+            if left is None:
+                continue
+            if child.spec is None:
+                log.warning("%s ended (%s); starting it again", child.role, left)
+                continue
+            self._runner_died(child, child.spec, left, killed_for)
+
+    def _runner_died(self, child: Child, spec: RunnerSpec, left: Exit, killed_for: str | None) -> None:
+        log.warning("runner %s ended (%s%s)", child.id, left, f", {killed_for}" if killed_for else "")
+        fault = fault_of(spec, child.id, left, killed_for)
+        name = child.id
+        load_failure = _load_failure(left, child.failed_starts, self.policy.lane_out_after)
+
+        def unit(tx: Tx) -> None:
+            exited = ev.RunnerExited(left.signal, left.code, killed_for)
+            gone = tx.append(f"runner-{name}", exited, actor="supervisor")
+            tx.execute("DELETE FROM runners WHERE id=?", (name,))
+            failover.runner_lost(tx, name, self.policy, fault, actor="supervisor", cause=gone.seq)
+            if load_failure and spec.lane == "gpu":
+                failover.lane_lost(tx, spec.model, spec.device, load_failure, self.policy, actor="supervisor")
+            elif load_failure:
+                failover.cpu_lane_out(tx, spec.model, load_failure, actor="supervisor")
+
+        self._later(unit)
+
+    def _reap_adopted(self) -> None:
+        """Orphans of our children end up with us; their statuses are of no interest."""
+        known = {child.pid for child in self.children}
+        tasks = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+        for pid in map(int, tasks):
+            if pid not in known:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+    # ---- hangs --------------------------------------------------------------------------------------------
+
+    def _watch_pulses(self) -> None:
+        now = self.writer.clock.mono_us()
+        for child in self.children:
+            beat = child.pulse.read() if child.pulse and child.process else None
+            if beat is None:
+                continue
+            grace = self.policy.load_grace_s if beat.phase == "loading" else self.policy.hang_grace_s
+            limit_us = max(grace * 1e6, self.policy.hang_factor * beat.step_us)
+            if now - beat.at_us > limit_us and child.killed_for is None:
+                log.error("runner %s shows no sign of life for %.1f s", child.id, (now - beat.at_us) / 1e6)
+                child.kill("hung")
+
+    def _watch_gate(self) -> None:
+        holder = self.gate.holder()
+        if holder is None or holder.pid == os.getpid():
+            self._stuck_since = None
+            return
+        if self._stuck_since is None or self._stuck_since[0] != holder:
+            self._stuck_since = (holder, time.monotonic())
+            return
+        if time.monotonic() - self._stuck_since[1] < self.policy.gate_grace_s or self.gate.free():
+            return
+        child = next((c for c in self.children if c.pid == holder.pid), None)
+        if child is None:
+            log.error("process %d holds the writer gate and is not ours; nothing can be written", holder.pid)
+            self._stuck_since = (holder, time.monotonic())
+        elif _in_disk_wait(holder.pid):
+            log.warning("%s waits for the disk with the writer gate held", child.id)
+            self._stuck_since = (holder, time.monotonic())
+        else:
+            log.error("%s holds the writer gate and does not move; ending it", child.id)
+            child.kill("gate-held")
+
+    # ---- time ---------------------------------------------------------------------------------------------
+
+    def _clocks(self) -> None:
+        self.clocks.tick()
+        for runner in self.clocks.disobeyed():
+            for child in self.children:
+                if child.id == runner:
+                    child.kill("cancel-ignored")
+        for device, recorded, seen, reason in self.clocks.devices():
+            if seen == "lost":
+                self._device_gone(device, reason, known=recorded == "lost")
+            elif seen == "ok" and recorded == "lost":
+                self._later(partial(device_back, device=device))
+                self._out.discard(("device", device))
+            elif seen == "ok":
+                self._out.discard(("device", device))
+
+    def _device_gone(self, device: str, reason: str, *, known: bool) -> None:
+        self._out.add(("device", device))
+        for child in self.children:
+            if child.spec is not None and child.spec.device == device and child.process is not None:
+                child.kill("device-lost")
+        if not known:
+            log.error("device %s is lost: %s", device, reason)
+            self._later(lambda tx: failover.device_lost(tx, device, self.policy, reason=reason, actor="supervisor"))
+
+    def _beats(self) -> None:
+        now = self.writer.clock.now_us()
+        rows = [
+            (child.pulse.phase(), resident_bytes(child.pid), now, child.id)
+            for child in self.children
+            if child.pulse is not None and child.process is not None
+        ]
+
+        def unit(tx: Tx) -> None:
+            for phase, rss, at, name in rows:
+                state = "starting" if phase == "unused" else phase
+                tx.execute("UPDATE runners SET state=?, rss_bytes=?, beat_us=? WHERE id=?", (state, rss, at, name))
+
+        self._later(unit)
+
+    def _checkpoint_due(self) -> None:
+        if time.monotonic() - self._last_checkpoint < _CHECKPOINT_S:
+            return
+        self._last_checkpoint = time.monotonic()
+        threading.Thread(target=self._checkpoint, name="checkpoint", daemon=True).start()
+
+    def _checkpoint(self) -> None:
+        """In a thread of its own: it waits for the gate, and the main thread never does."""
+        engine, gate = write_engine(self.paths), Gate(self.paths.gate)
+        try:
+            checkpoint(gate, engine)
+            self._anchor()
+        except (sqlite3.Error, OSError, FailsoftError) as error:
+            log.warning("no checkpoint now: %s", error)
+        finally:
+            engine.dispose()
+            gate.close()
+
+    def _anchor(self) -> None:
+        with read_engine(self.paths).connect() as connection:
+            seq, link = connection.exec_driver_sql("SELECT seq, hash FROM head WHERE id=1").one()
+        with anchors_file(self.paths).open("a") as file:
+            file.write(f"{seq} {link}\n")
+
+    # ---- the end ------------------------------------------------------------------------------------------
+
+    def stop(self, *_: object) -> None:
+        """Signal handler: begin to stop."""
+        self.stopping.set()
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"x")
+
+    def _wind_down(self) -> None:
+        """Refuse new work, let running work reach a checkpoint, then end everyone."""
+        log.info("stopping: running work is brought to a checkpoint")
+        self._later(
+            lambda tx: tx.execute(
+                "INSERT INTO service (key, value) VALUES ('draining','1') ON CONFLICT (key) DO UPDATE SET value='1'"
+            )
+        )
+        runners = [child for child in self.children if child.spec is not None]
+        for child in runners:
+            child.terminate()
+        self._await_exits(runners, self.policy.drain_s)
+        for child in runners:
+            child.kill("service-stopped")
+        self._await_exits(runners, 1.0)
+        others = [child for child in self.children if child.spec is None]
+        for child in others:
+            child.terminate()
+        self._await_exits(others, _WEB_GRACE_S)
+        for child in others:
+            child.kill("service-stopped")
+        self._later(lambda tx: startup.hand_back(tx, self.settings))
+        self._later(lambda tx: tx.append("service", ev.ServiceStopped("asked"), actor="supervisor"))
+        self.writer.close()
+        self._checkpoint()
+        log.info("stopped")
+
+    def _await_exits(self, children: list[Child], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and any(child.process is not None for child in children):
+            self._watch_gate()
+            for child in children:
+                if child.process is not None:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        child.process.wait(0.01)
+                    child.reap(0)
+
+    def _later(self, unit: Callable[[Tx], Any]) -> None:
+        """Hand a unit to the writer; whether it was written is told in the log only when it was not."""
+        self.writer.submit(unit).add_done_callback(_complain)
+
+
+def _complain(future: "Future[Any]") -> None:
+    error = future.exception()
+    if error is not None:
+        log.error("a write of the supervisor failed: %s", error, exc_info=error)
+
+
+def fault_of(spec: RunnerSpec, runner: str, left: Exit, killed_for: str | None) -> ev.FaultSeen:
+    """What a runner's death says, as evidence against worker, device or nobody."""
+    kind = "exited"
+    fault_class: FaultClass = "worker"
+    if killed_for == "device-lost" or left.code == stops.DEVICE_LOST:
+        kind, fault_class = "device-lost", "device"
+    elif killed_for in {"hung", "cancel-ignored"}:
+        kind = "hung"
+    elif killed_for == "service-stopped":
+        kind, fault_class = "service-stopped", "host"
+    elif left.code == stops.NO_MEMORY:
+        kind, fault_class = "allocation-failed", "size"
+    elif left.signal is not None:
+        kind = "crashed" if left.signal in _CRASHES else "killed"
+    evidence: dict[str, str | int | float] = {}
+    if left.signal is not None:
+        evidence["signal"] = signal.Signals(left.signal).name
+    if left.code is not None:
+        evidence["code"] = left.code
+    if killed_for is not None:
+        evidence["ended_for"] = killed_for
+    return ev.FaultSeen(
+        fault_class,
+        kind,
+        spec.lane,
+        runner,
+        spec.device,
+        blames_input=kind in failover.BLAMING and killed_for != "gate-held",
+        evidence=evidence,
+    )
+
+
+def _load_failure(left: Exit, failed_starts: int, limit: int) -> str | None:
+    """The reason to take the lane out, if its runner cannot be brought up."""
+    if left.code == stops.NO_MEMORY:
+        return "allocation-failed"
+    if failed_starts >= limit:
+        return "load-failed"
+    return None
+
+
+def _in_disk_wait(pid: int) -> bool:
+    """Whether the process is in uninterruptible sleep: the disk is slow, and killing it would help nobody."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "D"
+    except OSError:
+        return False
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`python -m runners.supervisor`, which is what `failsoft serve` becomes."""
+    parser = argparse.ArgumentParser(prog="failsoft serve", description="Run the service.")
+    parser.add_argument("--data", type=Path, default=default_root(), help="data directory (default: %(default)s)")
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on (default 8765; 0 takes a free one)")
+    parser.add_argument("--config", type=Path, help="a failsoft.toml")
+    parser.add_argument("--model", action="append", dest="models", help="serve this model; may be repeated")
+    parser.add_argument("--simulate-gpu", metavar="SIZE", help="size of a simulated accelerator, such as 1GiB")
+    args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    try:
+        settings = load(
+            args.config,
+            os.environ,
+            host=args.host,
+            port=args.port,
+            models=args.models,
+            simulate_gpu=args.simulate_gpu,
+        )
+        supervisor = Supervisor(Paths(args.data.expanduser().resolve()).make(), settings)
+        signal.signal(signal.SIGTERM, supervisor.stop)
+        signal.signal(signal.SIGINT, supervisor.stop)
+        supervisor.run()
+    except FailsoftError as error:
+        print(f"failsoft: {error}", file=sys.stderr)  # noqa: T201 -- the last word of a command
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

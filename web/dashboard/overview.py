@@ -1,0 +1,225 @@
+"""The first page: what is in, what is out, who works on what, and what was asked last."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import msgspec
+
+from core.state import RequestState
+from core.words import ALL_STATES, State
+from store.reads import Reader
+from web.dashboard.bars import Bars, device_bars, host_bars
+from web.dashboard.outage import Banner, banner
+from web.dashboard.wording import Chip, Moment, ago, lane_name, moment, short, size, state_chip
+from web.views import device_view, host_view, lane_view, runner_view
+
+ROWS: Final = 25
+_IN: Final = Chip("check", "serving", "good")
+_OUT: Final = Chip("warn", "out", "bad")
+_RUNNER_TONES: Final = {"busy": "run", "idle": "good", "starting": "wait", "loading": "wait", "stopping": "off"}
+
+
+class DeviceCard(msgspec.Struct, frozen=True):
+    """A device. `age` is that of its latest reading."""
+
+    id: str
+    name: str
+    simulated: bool
+    chip: Chip
+    why: str
+    epoch: int
+    bars: Bars
+    age: str
+    read: Moment | None
+
+
+class LaneRow(msgspec.Struct, frozen=True):
+    """A lane for one model."""
+
+    lane: str
+    model: str
+    chip: Chip
+    why: str
+    running: int
+    waiting: int
+    limit: int
+    oldest: str
+    context: int
+    engine: str
+    device: str
+    simulated: bool
+
+
+class RunnerRow(msgspec.Struct, frozen=True):
+    """A runner process. `request` is the id of what it works on, or empty."""
+
+    id: str
+    chip: Chip
+    lane: str
+    model: str
+    engine: str
+    pid: int
+    memory: str
+    beat: str
+    request: str
+    request_short: str
+
+
+class RequestRow(msgspec.Struct, frozen=True):
+    """A request in the list. `degraded` says why it is not served as it asked, empty when it is."""
+
+    id: str
+    short: str
+    chip: Chip
+    lane: str
+    model: str
+    done: int
+    of: int
+    degraded: str
+    created: Moment
+
+
+class StateBox(msgspec.Struct, frozen=True):
+    """How many requests are in a state; the link shows only those, or all again."""
+
+    chip: Chip
+    count: int
+    href: str
+    current: bool
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """Everything on the page but the form."""
+
+    banner: Banner | None
+    draining: bool
+    devices: tuple[DeviceCard, ...]
+    lanes: tuple[LaneRow, ...]
+    runners: tuple[RunnerRow, ...]
+    boxes: tuple[StateBox, ...]
+    requests: tuple[RequestRow, ...]
+    filtered: str
+    older: str | None
+    models: tuple[str, ...]
+
+
+async def overview(
+    reader: Reader, limits: Mapping[str, int], now_us: int, *, state: State | None = None, cursor: str | None = None
+) -> Overview:
+    """The page. `limits` are how many new requests may wait in each lane. Raises `Malformed` for a foreign cursor."""
+    device_rows, lane_rows, runner_rows = await reader.devices(), await reader.lanes(), await reader.runners()
+    page = await reader.requests({"state": state} if state else {}, cursor, ROWS)
+    moved = [s for name in ("rerouted-cpu", "checkpointed") for s in (await reader.requests({"state": name}, None, 100)).items]
+    counts = await reader.counts()
+    simulated = {row["id"] for row in device_rows if row["simulated"]}
+    host = host_view(await reader.reading("host"), now_us=now_us)
+    devices = [
+        _device(device_view(row, now_us=now_us), await _promised(reader, row["id"], runner_rows), row["read_us"], now_us)
+        for row in device_rows
+    ]
+    host_at = await reader.reading("host")
+    devices.append(_card(host, host_bars(host["reading"]), host_at[0] if host_at else None, now_us))
+    return Overview(
+        banner=await banner(reader, device_rows, lane_rows, moved, now_us),
+        draining=await reader.flag("draining") == "1",
+        devices=tuple(devices),
+        lanes=tuple(_lane(row, limits, simulated, now_us) for row in lane_rows),
+        runners=tuple(_runner(row, now_us) for row in runner_rows),
+        boxes=tuple(_box(name, counts.get(name, 0), state) for name in ALL_STATES),
+        requests=tuple(request_row(one, now_us) for one in page.items),
+        filtered=state or "",
+        older=_address(state, page.next) if page.next else None,
+        models=tuple(dict.fromkeys(row["model"] for row in lane_rows)),
+    )
+
+
+async def _promised(
+    reader: Reader, device: str, runners: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, int | None]]:
+    """What each runner on a device said it holds when its model was loaded; None while it has not said."""
+    found: list[tuple[str, int | None]] = []
+    for row in runners:
+        if row["device"] == device and row["state"] != "gone":
+            loaded = await reader.journal(stream=f"runner-{row['id']}", type_="RunnerLoaded", limit=1, newest=True)
+            found.append((row["id"], getattr(loaded[0].event, "bytes_held", None) if loaded else None))
+    return found
+
+
+def _device(
+    view: Mapping[str, Any], promised: Sequence[tuple[str, int | None]], read_us: int | None, now_us: int
+) -> DeviceCard:
+    return _card(view, device_bars(view["total_bytes"], view["reading"], promised), read_us, now_us)
+
+
+def _card(view: Mapping[str, Any], bars: Bars, read_us: int | None, now_us: int) -> DeviceCard:
+    return DeviceCard(
+        id=view["id"],
+        name=view["name"],
+        simulated=view["simulated"],
+        chip=Chip("check", "in", "good") if view["state"] == "ok" else Chip("warn", view["state"], "bad"),
+        why=view["reason"] or "",
+        epoch=view["epoch"],
+        bars=bars,
+        age=ago(view["reading_age_s"]),
+        read=None if read_us is None else moment(read_us, now_us),
+    )
+
+
+def _lane(row: Mapping[str, Any], limits: Mapping[str, int], simulated: set[str], now_us: int) -> LaneRow:
+    view = lane_view(row, limit=limits[row["lane"]], now_us=now_us)
+    return LaneRow(
+        lane=lane_name(view["lane"]),
+        model=view["model"],
+        chip=_IN if view["serving"] else _OUT,
+        why=view["out_reason"] or "",
+        running=view["running"],
+        waiting=view["waiting"],
+        limit=view["limit"],
+        oldest="–" if view["oldest_age_s"] is None else ago(view["oldest_age_s"]),
+        context=view["context"],
+        engine=view["engine"],
+        device=view["device"],
+        simulated=view["device"] in simulated,
+    )
+
+
+def _runner(row: Mapping[str, Any], now_us: int) -> RunnerRow:
+    view = runner_view(row, now_us=now_us)
+    held = view["request_id"] or ""
+    return RunnerRow(
+        id=view["id"],
+        chip=Chip("dot", view["state"], _RUNNER_TONES.get(view["state"], "off")),
+        lane=lane_name(view["lane"]),
+        model=view["model"],
+        engine=view["engine"],
+        pid=view["pid"],
+        memory=size(view["rss_bytes"]),
+        beat=ago(view["heartbeat_age_s"]),
+        request=held,
+        request_short=short(held),
+    )
+
+
+def request_row(state: RequestState, now_us: int) -> RequestRow:
+    """A request as a row of the list."""
+    return RequestRow(
+        id=state.id,
+        short=short(state.id),
+        chip=state_chip(state.state, moved=bool(state.failovers)),
+        lane=lane_name(state.lane),
+        model=state.served_model or state.model,
+        done=state.units,
+        of=state.max_units,
+        degraded=state.degraded.reason if state.degraded else "",
+        created=moment(state.created_us, now_us),
+    )
+
+
+def _box(name: State, count: int, current: State | None) -> StateBox:
+    return StateBox(state_chip(name), count, "/" if name == current else f"/?state={name}#requests", name == current)
+
+
+def _address(state: State | None, cursor: str) -> str:
+    query = {"state": state} if state else {}
+    return "/?" + urlencode(query | {"cursor": cursor}) + "#requests"

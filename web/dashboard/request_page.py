@@ -1,0 +1,215 @@
+"""A request's page: how it stands now, or as it stood after event N, from its history alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from core import events as ev
+from core.errors import NotFound
+from core.events import Recorded
+from core.explain import failure, moved
+from core.state import RequestState
+from core.words import ACTIVE
+from store.contents import Spec
+from store.reads import Reader
+from web.dashboard.moves import Turn, turns
+from web.dashboard.spans import Course, course
+from web.dashboard.timeline import Group, timeline
+from web.dashboard.travel import Travel, travel
+from web.dashboard.wording import Chip, Moment, duration, lane_name, moment, state_chip
+from web.views import request_view
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A state passed, and how long the request stayed in it."""
+
+    chip: Chip
+    lane: str
+    stayed: str
+    version: int
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """A name and a value; `note` is a longer form for the tooltip."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+class Output(msgspec.Struct, frozen=True):
+    """The text of one output epoch, as far as it may be shown."""
+
+    epoch: int
+    text: str
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A part of the prompt, by whom."""
+
+    role: str
+    content: str
+
+
+class Actions(msgspec.Struct, frozen=True):
+    """What may be done now. What may not is disabled, and `why` says so."""
+
+    cancel: bool
+    resume: bool
+    why: str
+    units: int
+
+
+class RequestPage(msgspec.Struct, frozen=True):
+    """The page. `travel` is None on the live page; `degraded` and `error` are sentences or empty."""
+
+    id: str
+    title: str
+    chip: Chip
+    state: str
+    live: bool
+    version: int
+    epoch: int
+    created: Moment
+    done: int
+    of: int
+    unit: str
+    steps: tuple[Step, ...]
+    times: tuple[Fact, ...]
+    facts: tuple[Fact, ...]
+    degraded: str
+    error: str
+    erased: bool
+    output: Output
+    older: tuple[Output, ...]
+    prompt: tuple[Said, ...]
+    turns: tuple[Turn, ...]
+    groups: tuple[Group, ...]
+    actions: Actions
+    travel: Travel | None
+
+
+async def request_page(reader: Reader, request_id: str, now_us: int, at: int | None = None) -> RequestPage:
+    """The page of a request, frozen after event `at` if given (the nearest there is). Raises `NotFound`."""
+    history = await reader.history(request_id)
+    if not history or not isinstance(history[0].event, ev.REQUEST_EVENTS):
+        raise NotFound(f"there is no request {request_id}; see GET /api/requests for those there are")
+    whole = len(history)
+    at = None if at is None else min(max(at, 1), whole)
+    seen = history if at is None else history[:at]
+    if at is not None:
+        now_us = seen[-1].at_us
+    causes = await reader.records([r.cause_seq for r in seen if r.cause_seq is not None])
+    way = course(seen, now_us)
+    state = way.states[-1]
+    erased = (await reader.state(request_id)).erased
+    outputs = await _outputs(reader, way.states)
+    view = request_view(state, text=outputs[-1].text, position=None, now_us=now_us)
+    return RequestPage(
+        id=state.id,
+        title=state.served_model or state.model,
+        chip=state_chip(state.state, moved=bool(state.failovers)),
+        state=state.state,
+        live=at is None,
+        version=state.version,
+        epoch=state.output_epoch,
+        created=moment(state.created_us, now_us),
+        done=view["progress"]["done"],
+        of=view["progress"]["of"],
+        unit=view["progress"]["unit"],
+        steps=tuple(_step(way, index) for index in range(len(way.passed))),
+        times=_times(way, now_us),
+        facts=_facts(state, seen),
+        degraded=_degraded(state),
+        error=_error(state, view),
+        erased=erased,
+        output=outputs[-1],
+        older=tuple(outputs[:-1]),
+        prompt=_prompt(await reader.spec(request_id)),
+        turns=turns(seen, causes, now_us),
+        groups=timeline(seen, causes, now_us),
+        actions=_actions(state, frozen=at is not None),
+        travel=None if at is None else travel(history, way.states, at),
+    )
+
+
+async def _outputs(reader: Reader, states: Sequence[RequestState]) -> list[Output]:
+    """Every output epoch up to the last state, each as far as it was shown in the end."""
+    shown = {state.output_epoch: state.visible_upto for state in states}
+    request_id = states[-1].id
+    return [Output(epoch, await reader.text(request_id, epoch, upto)) for epoch, upto in shown.items()]
+
+
+def _step(way: Course, index: int) -> Step:
+    stay = way.passed[index]
+    last = index == len(way.passed) - 1
+    settled = way.states[-1].settled_us is not None
+    before = bool(way.states[stay.version - 1].failovers)
+    return Step(
+        chip=state_chip(stay.state, moved=before),
+        lane=lane_name(stay.lane),
+        stayed="" if last and settled else duration(stay.for_us / 1e6),
+        version=stay.version,
+    )
+
+
+def _times(way: Course, now_us: int) -> tuple[Fact, ...]:
+    state = way.states[-1]
+    total = ((state.settled_us or now_us) - state.created_us) / 1e6
+    rate = way.rate
+    return (
+        Fact("Waited", duration(way.wait_us / 1e6), "in a queue, over all attempts"),
+        Fact("Ran", duration(way.run_us / 1e6), "owned by a runner, over all attempts"),
+        Fact("Total", duration(total), "since it was accepted"),
+        Fact("Tokens/s", "–" if rate is None else f"{rate:.1f}", "units over the time it ran"),
+    )
+
+
+def _facts(state: RequestState, history: Sequence[Recorded]) -> tuple[Fact, ...]:
+    first = history[0].event
+    engine = next((r.event.engine for r in reversed(history) if isinstance(r.event, ev.Started)), state.engine)
+    return (
+        Fact("Lane", lane_name(state.lane)),
+        Fact("Model", state.served_model or state.model),
+        Fact("Engine", engine or "–"),
+        Fact("Device", state.device or "–"),
+        Fact("Runner", state.runner or "–"),
+        Fact("Attempt", str(state.attempt) if state.attempt else "none yet"),
+        Fact("Failover", state.failover if isinstance(first, ev.Admitted) else "–"),
+        Fact("Prompt", f"{state.prompt_tokens} tokens"),
+        Fact("Ended by", state.finish_reason or state.ended_by or "–"),
+    )
+
+
+def _degraded(state: RequestState) -> str:
+    mark = state.degraded
+    if mark is None:
+        return ""
+    source = next((one.from_lane for one in state.failovers if one.version == mark.version), None)
+    return moved(source, mark.lane, mark.reason, mark.rule)
+
+
+def _error(state: RequestState, view: dict[str, Any]) -> str:
+    if state.failure is not None and not state.erased:
+        return failure(state.failure.reason, state.failure.rule, state.units)
+    return view["error"]["detail"] if view["error"] else ""
+
+
+def _prompt(spec: Spec | None) -> tuple[Said, ...]:
+    if spec is None:
+        return ()
+    messages = spec.body.get("messages")
+    if isinstance(messages, list):
+        return tuple(Said(str(m.get("role", "")), str(m.get("content", ""))) for m in messages if isinstance(m, dict))
+    prompt = spec.body.get("prompt")
+    return (Said("prompt", prompt),) if isinstance(prompt, str) else ()
+
+
+def _actions(state: RequestState, *, frozen: bool) -> Actions:
+    rests = state.state == "resumable-error"
+    cancel = (state.state in ACTIVE and not state.cancel_asked) or rests
+    if frozen:
+        return Actions(cancel=False, resume=False, why="This is the past. Go live to act.", units=state.units)
+    why = "" if cancel else "It is asked to stop already." if state.state in ACTIVE else "It has ended."
+    return Actions(cancel=cancel, resume=rests and not state.erased, why=why, units=state.units)

@@ -1,0 +1,138 @@
+"""A history as a reader follows it: grouped by attempt, each event one sentence, causes as links.
+
+1. A group begins with `Started`; what comes before the first one is a group of its own.
+2. Three or more checkpoints in a row are one entry that opens: they say the same thing with growing numbers.
+3. A cause inside the request is a link on the page; a cause elsewhere (a device, a lane) is a link into the journal.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from core import events as ev
+from core.events import Recorded
+from core.explain import explain
+from web.dashboard.wording import Moment, lane_name, moment
+from web.views import event_view
+
+_LOOKS: Final[Mapping[str, tuple[str, str]]] = {
+    "Admitted": ("clock", "wait"),
+    "Refused": ("ban", "off"),
+    "Replanned": ("clock", "wait"),
+    "Started": ("bolt", "run"),
+    "Checkpointed": ("flag", "run"),
+    "Preempted": ("branch", "move"),
+    "FaultSeen": ("warn", "bad"),
+    "Requeued": ("branch", "move"),
+    "Rerouted": ("branch", "move"),
+    "Returned": ("branch", "move"),
+    "Completed": ("check", "good"),
+    "Failed": ("pause", "bad"),
+    "Resumed": ("bolt", "run"),
+    "LateWriteRejected": ("warn", "bad"),
+}
+_FOLD_FROM: Final = 3
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """What an event followed from, as a link."""
+
+    label: str
+    href: str
+    sentence: str
+
+
+class EventRow(msgspec.Struct, frozen=True):
+    """One event. `raw` is its JSON as the API gives it."""
+
+    version: int
+    type: str
+    icon: str
+    tone: str
+    sentence: str
+    at: Moment
+    actor: str
+    raw: str
+    cause: Cause | None
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One event, or a run of checkpoints that opens; `folded` counts them, 0 for a single event."""
+
+    key: str
+    rows: tuple[EventRow, ...]
+    folded: int
+
+
+class Group(msgspec.Struct, frozen=True):
+    """An attempt with its entries."""
+
+    title: str
+    note: str
+    entries: tuple[Entry, ...]
+
+
+def journal_href(record: Recorded) -> str:
+    """Where the journal shows a record that is not on the page."""
+    return f"/api/events?after={record.seq - 1}&stream={record.stream}"
+
+
+def cause_of(record: Recorded, causes: Mapping[int, Recorded]) -> Cause | None:
+    """The cause of a record as a link, or None."""
+    cause = causes.get(record.cause_seq or 0)
+    if cause is None:
+        return None
+    if cause.stream == record.stream:
+        return Cause(f"v{cause.version}", f"#v{cause.version}", explain(cause.event))
+    return Cause(f"event {cause.seq}", journal_href(cause), explain(cause.event))
+
+
+def event_row(record: Recorded, causes: Mapping[int, Recorded], now_us: int) -> EventRow:
+    """One event as it is shown."""
+    cause = causes.get(record.cause_seq or 0)
+    view = event_view(record, cause)
+    icon, tone = _LOOKS.get(record.type, ("dot", "off"))
+    raw = msgspec.json.format(msgspec.json.encode(view), indent=2).decode()
+    return EventRow(
+        version=record.version,
+        type=record.type,
+        icon=icon,
+        tone=tone,
+        sentence=view["because"],
+        at=moment(record.at_us, now_us),
+        actor=record.actor,
+        raw=raw,
+        cause=cause_of(record, causes),
+    )
+
+
+def timeline(history: Sequence[Recorded], causes: Mapping[int, Recorded], now_us: int) -> tuple[Group, ...]:
+    """The groups of a history, in order."""
+    parts: list[tuple[str, str, list[EventRow]]] = []
+    for record in history:
+        event = record.event
+        if isinstance(event, ev.Started):
+            note = f"{lane_name(event.lane)} lane · {event.engine} · runner {event.runner} · {event.device}"
+            parts.append((f"Attempt {record.attempt or len(parts) + 1}", note, []))
+        elif not parts:
+            parts.append(("Before the first attempt", "", []))
+        parts[-1][2].append(event_row(record, causes, now_us))
+    return tuple(Group(title, note, _folded(rows)) for title, note, rows in parts)
+
+
+def _folded(rows: Sequence[EventRow]) -> tuple[Entry, ...]:
+    entries: list[Entry] = []
+    run: list[EventRow] = []
+    for row in [*rows, None]:
+        if row is not None and row.type == "Checkpointed":
+            run.append(row)
+            continue
+        if len(run) >= _FOLD_FROM:
+            entries.append(Entry(f"run-v{run[0].version}", tuple(run), len(run)))
+        else:
+            entries += [Entry(f"v{one.version}", (one,), 0) for one in run]
+        run = []
+        if row is not None:
+            entries.append(Entry(f"v{row.version}", (row,), 0))
+    return tuple(entries)

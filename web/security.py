@@ -1,0 +1,89 @@
+"""Who may talk to us at all, decided before any handler runs.
+
+1. The `Host` must name a loopback address or the configured host: a page elsewhere that was rebound to our address is
+   refused.
+2. A call that changes something and says where it comes from (`Origin`) must come from our own pages.
+3. Under `/api` and `/v1` a call that changes something carries JSON or multipart; a form of another site cannot.
+
+Not here: forms of the dashboard (they carry a CSRF token), keys.
+"""
+
+import ipaddress
+from typing import Final
+from urllib.parse import urlsplit
+
+from litestar.datastructures import Headers
+from litestar.enums import ScopeType
+from litestar.middleware import ASGIMiddleware
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from web.problems import Refusal
+
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_PROGRAMS: Final = ("/api/", "/v1/")
+_TYPES: Final = frozenset({"application/json", "multipart/form-data"})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address can only mean this machine."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def host_of(authority: str) -> str | None:
+    """The host in `host`, `host:port` or `[v6]:port`, or None when it is none of these."""
+    try:
+        parts = urlsplit(f"//{authority}")
+        _ = parts.port  # raises where it is no number
+    except ValueError:
+        return None
+    if parts.netloc != authority or "@" in authority:
+        return None
+    return parts.hostname
+
+
+class Guard(ASGIMiddleware):
+    """The three rules above."""
+
+    scopes = (ScopeType.HTTP,)
+
+    def __init__(self, host: str) -> None:
+        self._host = host.lower().strip("[]")
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+        """Raise `Refusal`, or pass the call on."""
+        headers = Headers.from_scope(scope)
+        authority = headers.get("host", "")
+        host = host_of(authority)
+        if host is None or not (is_loopback(host) or host == self._host):
+            raise Refusal(
+                403,
+                f"the Host header names {authority[:80]!r}; address this service by its own name",
+                code="host_refused",
+            )
+        method = str(scope.get("method", "GET"))
+        if method not in _SAFE:
+            _same_origin(headers, authority)
+            if str(scope["path"]).startswith(_PROGRAMS):
+                _json(headers)
+        await next_app(scope, receive, send)
+
+
+def _same_origin(headers: Headers, authority: str) -> None:
+    origin = headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != authority.lower():
+        raise Refusal(403, f"calls from {origin[:80]!r} are refused; only our own pages may", code="origin_refused")
+
+
+def _json(headers: Headers) -> None:
+    kind = headers.get("content-type")
+    if kind is None:
+        if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
+            return
+        raise Refusal(415, "the body has no Content-Type; send application/json", code="unsupported_media_type")
+    if kind.partition(";")[0].strip().lower() not in _TYPES:
+        raise Refusal(415, f"{kind[:80]!r} is not read here; send application/json", code="unsupported_media_type")
