@@ -20,6 +20,8 @@ REASONS: Final[Mapping[str, str]] = {
     "lease-expired": "the worker did not renew its lease",
     "service-stopped": "the service stopped",
     "device-lost": "the device was lost",
+    "gate-held": "the worker held the store's writer gate and did not move",
+    "cancel-ignored": "the worker did not stop when asked",
     "engine-failed": "the engine failed",
     "load-failed": "the model could not be loaded",
     "allocation-failed": "the device refused an allocation",
@@ -44,7 +46,7 @@ _RULES: Final[Mapping[str, str]] = {
     "cpu-worker-lost": "it goes on from its checkpoint in the CPU queue",
     "service-restarted": "no engine was to blame, so it keeps its lane and its checkpoint",
     "stay-on-gpu": "the CPU lane was ruled out by the request, and the GPU can take it again",
-    "failover-never": "the request forbids a takeover after text was shown",
+    "failover-never": "the request forbids a takeover",
     "gpu-only-device-lost": "the request forbids the CPU lane, and the device is out",
     "no-cpu-lane": "no CPU lane serves this model",
     "restart-nothing-shown": "nothing had been shown, so the CPU lane starts from the prompt",
@@ -54,6 +56,8 @@ _RULES: Final[Mapping[str, str]] = {
     "pair-below-demand": "the request demands identical answers, and the CPU path is only faithful",
     "continue-identical": "the CPU path answers identically, so it goes on after the last shown word",
     "continue-faithful": "the CPU path answers faithfully, so it goes on after the last shown word",
+    "too-big-for-lane": "the same size would be refused on the same lane again, and no other lane may take it",
+    "resumed": "it was resumed there",
     "gpu-ready": "the GPU lane serves and has room",
 }
 
@@ -132,7 +136,8 @@ def _replanned(event: ev.Replanned) -> str:
 
 
 def _lost(event: ev.DeviceLost) -> str:
-    return f"Device lost: {event.reason}. What it computed since then is not trusted (epoch {event.epoch})."
+    trust = f"what it computed since then is not trusted (epoch {event.epoch})"
+    return f"A device is out ({reason(event.reason)}); {trust}."
 
 
 _SENTENCES: Final[Mapping[type[ev.Event], Callable[..., str]]] = {
@@ -149,7 +154,7 @@ _SENTENCES: Final[Mapping[type[ev.Event], Callable[..., str]]] = {
     ev.Completed: lambda e: f"Completed with {e.units} tokens.",
     ev.Failed: lambda e: f"Stopped as a resumable error because {reason(e.reason)}; {explain_decision(e.decision)}.",
     ev.Resumed: _resumed,
-    ev.CancelAsked: lambda e: f"A cancel was requested because {reason(e.reason)}.",
+    ev.CancelAsked: lambda e: f"A cancel was requested: {reason(e.reason)}.",
     ev.Cancelled: lambda e: f"Cancelled because {reason(e.reason)}.",
     ev.Expired: lambda e: f"Cancelled because {reason(e.reason)}.",
     ev.LateWriteRejected: lambda e: f"A late {e.what} by former owner {e.runner} was refused; nothing of it counts.",
@@ -157,7 +162,7 @@ _SENTENCES: Final[Mapping[type[ev.Event], Callable[..., str]]] = {
     ev.ContentErased: lambda _e: "Prompt and output were erased.",
     ev.DeviceFound: lambda e: f"Found {'simulated ' if e.simulated else ''}device {e.name}.",
     ev.DeviceLost: _lost,
-    ev.DeviceBack: lambda e: f"Device is back: {e.reason}.",
+    ev.DeviceBack: lambda e: f"A device is back ({reason(e.reason)}).",
     ev.LaneOut: lambda e: f"{_LANES[e.lane][0].upper()}{_LANES[e.lane][1:]} takes no new work: {reason(e.reason)}.",
     ev.LaneIn: lambda e: f"{_LANES[e.lane][0].upper()}{_LANES[e.lane][1:]} takes work.",
     ev.RunnerStarted: lambda e: f"Runner for {_LANES[e.lane]} started with {e.model} on {e.engine} (pid {e.pid}).",

@@ -14,8 +14,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpu_queue_limit: Count = 64
     """New requests that may wait for the GPU lane; beyond it they are sent to the CPU lane or refused."""
     cpu_queue_limit: Count = 32
-    """Requests waiting for the CPU lane beyond which new ones are refused. Accepted requests that are moved there count, but
-    are never refused."""
+    """Requests waiting for the CPU lane beyond which new ones are refused. Accepted requests that are moved there
+    count, but are never refused."""
     lease_s: Positive = 15.0
     """A runner that has not renewed its lease for so long no longer owns the request."""
     hang_grace_s: Positive = 3.0

@@ -4,17 +4,18 @@ In this order; the first rule that applies decides:
 
 1.  `cancel-wins`        it was asked to stop: it stops.
 2.  `poison-limit`       its input has killed workers `poison_limit` times without progress: stop honestly.
-3.  `cpu-worker-lost`    it was on the CPU lane: back into that lane's queue, go on from the checkpoint.
-4.  `service-restarted`  the service itself went away, no engine is to blame: same lane, from the checkpoint.
-5.  `stay-on-gpu`        the caller forbids the CPU; if the device is sound and (nothing was shown, or only the
+3.  `effects-pending`    something outside has happened since the checkpoint: never repeat it, on any lane.
+4.  `too-big-for-lane`   a fault of size where no other lane may take it: the same lane would refuse it again.
+5.  `cpu-worker-lost`    it was on the CPU lane: back into that lane's queue, go on from the checkpoint.
+6.  `service-restarted`  the service itself went away, no engine is to blame: same lane, from the checkpoint.
+7.  `stay-on-gpu`        the caller forbids the CPU; if the device is sound and (nothing was shown, or only the
                          CPU was forbidden), back into the GPU queue.
-6.  `failover-never`, `gpu-only-device-lost`   the caller forbids the move: stop honestly.
-7.  `no-cpu-lane`        there is nowhere to go: wait for the GPU if it can come back, else stop.
-8.  `restart-nothing-shown`   no unit is durable: start from the prompt on the CPU. Nothing can be contradicted.
-9.  `boundary-passed`    the caller allows a move only before the first unit: stop honestly.
-10. `effects-pending`    something outside has happened since the checkpoint: never repeat it.
-11. `pair-none`, `pair-below-demand`   the CPU path is not proved alike enough: stop honestly.
-12. `continue-identical`, `continue-faithful`   go on from the checkpoint on the CPU.
+8.  `failover-never`, `gpu-only-device-lost`   the caller forbids the move: stop honestly.
+9.  `no-cpu-lane`        there is nowhere to go: wait for the GPU if it can come back, else stop.
+10. `restart-nothing-shown`   no unit is durable: start from the prompt on the CPU. Nothing can be contradicted.
+11. `boundary-passed`    the caller allows a move only before the first unit: stop honestly.
+12. `pair-none`, `pair-below-demand`   the CPU path is not proved alike enough: stop honestly.
+13. `continue-identical`, `continue-faithful`   go on from the checkpoint on the CPU.
 
 Not here: what counts as a fault (the shell gathers that), what the caller is told (explain).
 """
@@ -39,24 +40,46 @@ _CHANGE = "it would change or repeat text that was shown"
 
 
 def _rule(f: SafepointFacts) -> _Ruling:
+    return _ended(f) or _same_lane(f) or _kept_on_gpu(f) or _moved(f)
+
+
+def _ended(f: SafepointFacts) -> _Ruling | None:
+    """Rules 1 to 4: it goes on nowhere."""
     if f.cancel_asked:
         return CANCEL, "cancel-wins", [(CONTINUE, "a cancel was asked before the fault")]
     if f.deaths >= f.poison_limit:
         why = f"this input ended {f.deaths} workers without one new checkpoint; the limit is {f.poison_limit}"
         return FAIL, "poison-limit", [(CONTINUE, why), (REQUEUE, why)]
+    if f.effects_pending:
+        why = "an effect was delivered since the checkpoint and must not happen twice"
+        return FAIL, "effects-pending", [(CONTINUE, why), (RESTART, why), (REQUEUE, why)]
+    if f.fault == "size" and (f.lane == "cpu" or not f.cpu_serving or f.failover in {"never", "gpu-only"}):
+        return FAIL, "too-big-for-lane", [(CONTINUE, _elsewhere(f)), (REQUEUE, "the same size would be refused again")]
+    return None
+
+
+def _same_lane(f: SafepointFacts) -> _Ruling | None:
+    """Rules 5 and 6: the lane it was on is the place to go on."""
     if f.lane == "cpu":
         return REQUEUE, "cpu-worker-lost", [(RESTART, _restart_reason(f))]
     if f.fault_kind == "service-stopped":
         return REQUEUE, "service-restarted", [(CONTINUE, "the GPU lane is not to blame"), (RESTART, _restart_reason(f))]
-    return _kept_on_gpu(f) or _moved(f)
+    return None
 
 
 def _restart_reason(f: SafepointFacts) -> str:
     return "nothing is lost by going on from the checkpoint" if f.units == 0 else _CHANGE
 
 
+def _elsewhere(f: SafepointFacts) -> str:
+    """Why no other lane may take it."""
+    if f.lane == "cpu":
+        return "it was on the CPU lane already"
+    return f"failover is `{f.failover}`" if f.failover in {"never", "gpu-only"} else "no CPU lane serves this model"
+
+
 def _kept_on_gpu(f: SafepointFacts) -> _Ruling | None:
-    """Rules 5 to 7: the request may not, or cannot, leave the GPU lane."""
+    """Rules 7 to 9: the request may not, or cannot, leave the GPU lane."""
     device_sound = f.fault != "device"
     if f.failover in {"never", "gpu-only"}:
         forbidden = [(CONTINUE, f"failover is `{f.failover}`"), (RESTART, f"failover is `{f.failover}`")]
@@ -74,15 +97,12 @@ def _kept_on_gpu(f: SafepointFacts) -> _Ruling | None:
 
 
 def _moved(f: SafepointFacts) -> _Ruling:
-    """Rules 8 to 12: there is a CPU lane and the caller lets us use it."""
+    """Rules 10 to 13: there is a CPU lane and the caller lets us use it."""
     wait = (REQUEUE, "the GPU worker just failed; the CPU lane can answer now")
     if f.units == 0:
         return RESTART, "restart-nothing-shown", [(CONTINUE, "no unit is durable yet"), wait]
     if f.failover == "boundary":
         return FAIL, "boundary-passed", [(CONTINUE, "failover is `boundary` and text exists"), (RESTART, _CHANGE), wait]
-    if f.effects_pending:
-        why = "an effect was delivered since the checkpoint and must not happen twice"
-        return FAIL, "effects-pending", [(CONTINUE, why), (RESTART, why), wait]
     if f.pair == "none":
         why = "the CPU path is not proved to answer like the one it was on"
         return FAIL, "pair-none", [(CONTINUE, why), (RESTART, _CHANGE), wait]

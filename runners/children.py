@@ -17,7 +17,8 @@ from store.clock import start_ticks
 from store.database import Paths
 
 MAX_BACKOFF_S: Final = 30.0
-_STEADY_S: Final = 20.0
+_STEADY_S: Final = 10.0
+"""A process that lived for so long, or that got its model loaded, was not started in vain."""
 
 Role = Literal["web", "monitor", "runner"]
 
@@ -117,7 +118,7 @@ class Child:
             self.pulse.close()
             self.pulse = None
             (self._paths.run / f"{self.id}.pulse").unlink(missing_ok=True)
-        steady = time.monotonic() - self._started > _STEADY_S
+        steady = self.loaded or time.monotonic() - self._started > _STEADY_S
         self.deaths = 1 if steady else self.deaths + 1
         self.failed_starts = 0 if self.loaded else self.failed_starts + 1
         self.not_before = time.monotonic() + min(MAX_BACKOFF_S, first_pause_s * 2 ** min(self.deaths - 1, 12))

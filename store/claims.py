@@ -1,6 +1,6 @@
 """Who owns a request: claim, renew, write under a fence, release.
 
-1. A claim is one transaction: pick the next turn, attempt + 1, new lease, `Started`.
+1. A claim is one transaction: pick the next turn, a second look at the device, attempt + 1, new lease, `Started`.
 2. Every write of an owner is conditional on (request, attempt, token) *and* on the device's epoch. Otherwise `Fenced`:
    the caller stops, discards, and reports with `late_write`.
 3. Leases count in `CLOCK_MONOTONIC` of one boot: a suspend does not expire them, a reboot does.
@@ -57,7 +57,9 @@ _PICK: Final = (
 
 
 def claim(tx: Tx, owner: Owner, lease_us: int) -> Claim | None:
-    """Take up the next request of the owner's lane and model, or None when nothing waits."""
+    """Take up the next request of the owner's lane and model, or None when nothing waits or the device is out."""
+    if _out(tx, owner.device):
+        return None
     row = tx.execute(_PICK, (owner.lane, owner.model, tx.now_us)).fetchone()
     if row is None:
         return None
@@ -75,7 +77,8 @@ def claim(tx: Tx, owner: Owner, lease_us: int) -> Claim | None:
         device_epoch=fence.device_epoch,
     )
     tx.execute(
-        "INSERT INTO leases (request_id, runner, token, attempt, until_us, boot_id) VALUES (?,?,?,?,?,?)",
+        # The record says that nobody runs it, so a lease that is still there is a leftover.
+        "INSERT OR REPLACE INTO leases (request_id, runner, token, attempt, until_us, boot_id) VALUES (?,?,?,?,?,?)",
         (state.id, owner.runner, fence.token, fence.attempt, tx.mono_us + lease_us, boot_id()),
     )
     done = contents.tokens_in(contents.output_of(tx, state.id, state.output_epoch)) if state.units else ()
@@ -83,6 +86,12 @@ def claim(tx: Tx, owner: Owner, lease_us: int) -> Claim | None:
     assert started is not None
     assert len(done) == state.units, f"{state.id} has {len(done)} units in its contents and {state.units} in the record"
     return Claim(started, fence, spec, done)
+
+
+def _out(tx: Tx, device: str) -> bool:
+    """Whether trust in the device has ended. A runner that is not gone yet must not begin anew under the new epoch."""
+    row = tx.execute("SELECT state FROM devices WHERE id=?", (device,)).fetchone()
+    return row is not None and row[0] != "ok"
 
 
 def device_epoch(tx: Tx, device: str) -> int:
@@ -129,15 +138,41 @@ def checkpoint(
     tx: Tx, fence: Fence, event: ev.Checkpointed, *, epoch: int, first: int, body: bytes, lease_us: int
 ) -> None:
     """Make units durable: contents and event together. Raises `Fenced`."""
-    write(tx, fence, event, lease_us=lease_us)
-    contents.put_chunk(tx, fence.request_id, epoch, first, body)
+    _add_units(tx, fence, event, epoch=epoch, first=first, body=body, lease_us=lease_us)
 
 
 def complete(tx: Tx, fence: Fence, event: ev.Completed, *, epoch: int, first: int, body: bytes) -> None:
     """The last units, the end, and the lease given back, together. Raises `Fenced`."""
-    write(tx, fence, event)
-    contents.put_chunk(tx, fence.request_id, epoch, first, body)
+    _add_units(tx, fence, event, epoch=epoch, first=first, body=body, lease_us=None)
     release(tx, fence.request_id)
+
+
+def _add_units(
+    tx: Tx, fence: Fence, event: ev.Event, *, epoch: int, first: int, body: bytes, lease_us: int | None
+) -> None:
+    """The event and its contents, which must begin where the last ones ended; a repeat of a lost answer is accepted."""
+    try:
+        _expect(tx, fence, epoch, first)
+        write(tx, fence, event, lease_us=lease_us)
+    except Fenced:
+        if _recorded(tx, fence, event):
+            return
+        raise
+    contents.put_chunk(tx, fence.request_id, epoch, first, body)
+
+
+def _expect(tx: Tx, fence: Fence, epoch: int, first: int) -> None:
+    state = tx.state(fence.request_id)
+    if state is not None and (state.output_epoch, state.units) != (epoch, first):
+        there = (state.output_epoch, state.units)
+        raise Fenced(f"{fence.request_id} is at (epoch, unit) {there}, not at {(epoch, first)}")
+
+
+def _recorded(tx: Tx, fence: Fence, event: ev.Event) -> bool:
+    """Whether this very owner has written this very event already, and only the answer was lost."""
+    sql = "SELECT 1 FROM events WHERE stream=? AND type=? AND attempt=? AND lease_token=? AND data=?"
+    key = (fence.request_id, type(event).__name__, fence.attempt, fence.token, ev.encode(event))
+    return tx.execute(sql, key).fetchone() is not None
 
 
 def cancelled(tx: Tx, fence: Fence) -> None:
@@ -161,6 +196,19 @@ def late_write(tx: Tx, fence: Fence, what: str, units: int) -> None:
         token=fence.token,
         device_epoch=fence.device_epoch,
     )
+
+
+def overdue(tx: Tx) -> list[tuple[str, str]]:
+    """(request, runner) whose lease has run out, belongs to another boot, or is missing though somebody should run it.
+
+    The runner is "" where the lease is missing. Whoever asks lets `failover.after_fault` follow, kind `lease-expired`.
+    """
+    return tx.execute(
+        "SELECT r.id, coalesce(l.runner, '') FROM requests r LEFT JOIN leases l ON l.request_id = r.id "
+        "WHERE r.running = 1 AND r.state IN ('admitted','running-gpu','checkpointed','rerouted-cpu') "
+        "AND (l.request_id IS NULL OR l.until_us <= ? OR l.boot_id <> ?) ORDER BY r.turn_us",
+        (tx.mono_us, boot_id()),
+    ).fetchall()
 
 
 def held_by(tx: Tx, runner: str) -> list[str]:

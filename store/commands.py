@@ -1,13 +1,20 @@
 """What a caller may do to an accepted request, each as one transaction."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Final, Literal
 
 from core import events as ev
 from core.errors import Conflict, Gone, NotFound
 from core.state import RequestState
-from core.words import ACTIVE, SETTLED, Lane
+from core.words import ACTIVE, SETTLED, Failover, Lane, PairClass
 from store import claims, contents, laneviews
 from store.journal import Tx
+
+_ALIKE: Final[Mapping[Failover, frozenset[PairClass]]] = {
+    "auto": frozenset({"identical", "faithful"}),
+    "identical": frozenset({"identical"}),
+}
+"""Pair classes on which a request may change lanes with units to go on from."""
 
 
 def require(tx: Tx, request_id: str) -> RequestState:
@@ -19,7 +26,10 @@ def require(tx: Tx, request_id: str) -> RequestState:
 
 
 def cancel(tx: Tx, request_id: str, *, actor: str, reason: str = "asked") -> RequestState:
-    """Ask a request to stop; at once when nobody works on it. Repeats change nothing. Raises `Conflict` once it ended."""
+    """Ask a request to stop; at once when nobody works on it. Repeats change nothing.
+
+    Raises `Conflict` once it ended.
+    """
     state = require(tx, request_id)
     if state.state == "cancelled" or state.cancel_asked:
         return state
@@ -29,7 +39,9 @@ def cancel(tx: Tx, request_id: str, *, actor: str, reason: str = "asked") -> Req
     if state.state not in ACTIVE:
         raise Conflict(f"{request_id} is {state.state}; only active requests and resumable errors can be cancelled")
     asked = tx.append(request_id, ev.CancelAsked(reason), actor=actor)
-    if tx.execute("SELECT 1 FROM leases WHERE request_id=?", (request_id,)).fetchone() is None:
+    owned = tx.execute("SELECT 1 FROM leases WHERE request_id=?", (request_id,)).fetchone() is not None
+    if not (owned and state.running):
+        claims.release(tx, request_id)
         tx.append(request_id, ev.Cancelled(reason), actor=actor, cause=asked.seq)
     return require(tx, request_id)
 
@@ -55,15 +67,23 @@ def resume(
 
 
 def _resume_lane(tx: Tx, state: RequestState, origin: Literal["checkpoint", "start"]) -> Lane:
-    """The GPU lane when it serves; else the CPU lane where that is allowed and faithful; else wait for the GPU."""
+    """The first lane that serves and may take it, the GPU first; else the one to wait for.
+
+    With units to go on from, the other lane may take it only where a failover would be allowed too.
+    """
     gpu, cpu = laneviews.lane_row(tx, "gpu", state.model), laneviews.lane_row(tx, "cpu", state.model)
-    if gpu is not None and gpu.serving:
+    if gpu is None or cpu is None:
+        return "cpu" if gpu is None else "gpu"
+    if origin == "start" or state.units == 0:
+        to_gpu, to_cpu = True, state.failover not in {"never", "gpu-only"}
+    else:
+        alike = state.failover in _ALIKE and laneviews.pair(tx, state.model) in _ALIKE[state.failover]
+        to_gpu, to_cpu = state.lane == "gpu" or alike, state.lane == "cpu" or alike
+    if gpu.serving and to_gpu:
         return "gpu"
-    fresh = origin == "start" or state.units == 0
-    may_move = state.failover not in {"never", "gpu-only"} and (fresh or laneviews.pair(tx, state.model) != "none")
-    if cpu is not None and cpu.serving and (gpu is None or may_move):
+    if cpu.serving and to_cpu:
         return "cpu"
-    return "gpu" if gpu is not None else "cpu"
+    return "gpu" if to_gpu else "cpu"
 
 
 def erase(tx: Tx, request_id: str, *, actor: str) -> RequestState:

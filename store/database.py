@@ -10,9 +10,10 @@ import os
 import sqlite3
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool, StaticPool
 
@@ -20,6 +21,7 @@ from core.errors import NoSpace
 from store.gate import Gate
 
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "fuse.sshfs", "ceph", "glusterfs"}
+_BUSY_MS = 10_000
 
 
 class Paths(msgspec.Struct, frozen=True):
@@ -84,7 +86,7 @@ def filesystem_of(path: Path) -> str:
 def _pragmas(connection: Any, *, read_only: bool) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
-    cursor.execute("PRAGMA busy_timeout=10000")
+    cursor.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
     cursor.execute("PRAGMA wal_autocheckpoint=0")
     if read_only:
         cursor.execute("PRAGMA query_only=ON")
@@ -100,9 +102,8 @@ def _pragmas(connection: Any, *, read_only: bool) -> None:
 def write_engine(paths: Paths) -> Engine:
     """One connection, one thread; transactions are begun by the writer or, for DDL, by SQLAlchemy."""
     refuse_network(paths.root)
-    engine = create_engine(
-        f"sqlite:///{paths.database}", poolclass=StaticPool, connect_args={"check_same_thread": False}
-    )
+    url = URL.create("sqlite", database=str(paths.database))
+    engine = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
 
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: Any) -> None:
@@ -115,9 +116,14 @@ def write_engine(paths: Paths) -> Engine:
     return engine
 
 
+def _read_url(driver: str, paths: Paths) -> URL:
+    """A read-only URL; SQLite reads file names in URIs percent-encoded."""
+    return URL.create(driver, database=f"file:{quote(str(paths.database))}", query={"mode": "ro", "uri": "true"})
+
+
 def read_engine(paths: Paths) -> Engine:
     """Blocking reads, for the command line and the runners."""
-    engine = create_engine(f"sqlite:///file:{paths.database}?mode=ro&uri=true", poolclass=NullPool)
+    engine = create_engine(_read_url("sqlite", paths), poolclass=NullPool)
 
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: Any) -> None:
@@ -128,14 +134,12 @@ def read_engine(paths: Paths) -> Engine:
 
 def async_read_engine(paths: Paths) -> AsyncEngine:
     """Reads of the web process."""
-    engine = create_async_engine(
-        f"sqlite+aiosqlite:///file:{paths.database}?mode=ro&uri=true", pool_size=4, max_overflow=4
-    )
+    engine = create_async_engine(_read_url("sqlite+aiosqlite", paths), pool_size=4, max_overflow=4)
 
     @event.listens_for(engine.sync_engine, "connect")
     def _connected(connection: Any, _record: Any) -> None:
         cursor = connection.cursor()
-        cursor.execute("PRAGMA busy_timeout=10000")
+        cursor.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
         cursor.execute("PRAGMA wal_autocheckpoint=0")
         cursor.execute("PRAGMA query_only=ON")
         cursor.close()
@@ -156,7 +160,7 @@ def migrate(paths: Paths) -> None:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent.parent / "migrations"))
+    config.set_main_option("script_location", str(Path(__file__).parent.parent / "migrations").replace("%", "%%"))
     gate = Gate(paths.gate)
     engine = write_engine(paths)
     try:
@@ -169,14 +173,19 @@ def migrate(paths: Paths) -> None:
 
 
 def checkpoint(gate: Gate, engine: Engine) -> None:
-    """Copy the WAL into the database, under the gate."""
+    """Copy the WAL into the database, under the gate: as much as readers allow, without waiting for them.
+
+    Waiting for a long reader here would stop every writer for as long.
+    """
     with gate.hold():
         raw = engine.raw_connection()
+        driver = raw.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
         try:
-            busy, _log, _done = raw.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()  # type: ignore[union-attr]
-            if busy:
-                raw.driver_connection.execute("PRAGMA wal_checkpoint(PASSIVE)")  # type: ignore[union-attr]
+            driver.execute("PRAGMA busy_timeout=0")
+            driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
+            driver.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
             raw.close()
 
 

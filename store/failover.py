@@ -30,13 +30,18 @@ def decide(tx: Tx, state: RequestState, fault: ev.FaultSeen, policy: Policy) -> 
             lane=state.lane,
             units=state.units,
             failover=state.failover,
-            pair=laneviews.pair(tx, state.model),
+            pair=laneviews.pair(tx, state.model) if _same_contract(cpu, state) else "none",
             cpu_serving=cpu is not None and cpu.serving,
             deaths=state.deaths,
             poison_limit=policy.poison_limit,
             cancel_asked=state.cancel_asked,
         )
     )
+
+
+def _same_contract(cpu: laneviews.LaneRow | None, state: RequestState) -> bool:
+    """Whether the CPU lane still computes what was promised when the request was admitted."""
+    return cpu is not None and cpu.contract == state.contract
 
 
 def after_fault(
@@ -56,6 +61,8 @@ def after_fault(
 def follow(tx: Tx, state: RequestState, decision: Decision, reason: str, *, actor: str, cause: int | None) -> None:
     """Write what a safe-point decision chose, and end the lease."""
     claims.release(tx, state.id)
+    if decision.action == safepoint.REQUEUE and state.state == "admitted":
+        return  # it waits in that queue already
     event: ev.Event
     match decision.action:
         case safepoint.CANCEL:
@@ -110,11 +117,11 @@ def _move_all(
     fault_class: str = "device",
 ) -> None:
     waiting = tx.execute(
-        "SELECT id, doc FROM requests WHERE lane='gpu' AND model=? AND "
+        "SELECT id FROM requests WHERE lane='gpu' AND model=? AND "
         "state IN ('admitted','running-gpu','checkpointed','rerouted-cpu') ORDER BY turn_us",
         (model,),
     ).fetchall()
-    for request_id, _doc in waiting:
+    for (request_id,) in waiting:
         state = tx.state(request_id)
         assert state is not None
         fault = ev.FaultSeen(fault_class, kind, "gpu", state.runner or "", device)  # type: ignore[arg-type]

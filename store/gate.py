@@ -3,7 +3,7 @@
 1. It closes the WAL-reset window of SQLite 3.7.0 to 3.51.2, where a checkpoint beside a commit can lose commits.
 2. It replaces SQLite's polling for the write lock by a wait in the kernel, which is fair and short.
 3. Each user has its own open file description: flock on a shared one does not exclude threads.
-4. The holder writes who it is into the file, so that a holder which never finishes can be found (`stuck_holder`).
+4. The holder writes who it is into the file, so that a holder which never finishes can be found (`holder`).
 
 The lock is on a file of its own, never on the database: closing any descriptor of a database file drops all of the
 process's SQLite locks.
@@ -13,7 +13,7 @@ import fcntl
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -40,6 +40,8 @@ class Gate:
         self._pid = os.getpid()
         self._ticks = start_ticks(self._pid) or 0
         self._count = 0
+        with suppress(OSError):  # a full disk: the record is a help for finding a stuck holder, the lock needs no space
+            os.posix_fallocate(self._fd, 0, _RECORD.size)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -47,12 +49,17 @@ class Gate:
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
             self._count += 1
-            os.pwrite(self._fd, _RECORD.pack(self._pid, self._ticks, self._count), 0)
+            self._sign(self._pid, self._ticks)
             faultpoints.hit("gate.held")
             yield
         finally:
-            os.pwrite(self._fd, _RECORD.pack(0, 0, self._count), 0)
+            self._sign(0, 0)
             fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def _sign(self, pid: int, ticks: int) -> None:
+        """Write down who holds it. That this cannot be written keeps nobody from working, or from letting go."""
+        with suppress(OSError):
+            os.pwrite(self._fd, _RECORD.pack(pid, ticks, self._count), 0)
 
     def holder(self) -> Holder | None:
         """Who says to be holding it, or None. A dead holder's record may linger; its lock does not."""

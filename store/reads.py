@@ -65,7 +65,7 @@ class Reader:
             statement = statement.where(table.c.owner == owner)
         if cursor is not None:
             at, _, id_ = cursor.partition("~")
-            if not at.isdigit():
+            if not (at.isascii() and at.isdigit() and len(at) <= 18):
                 raise Malformed(f"cursor {cursor!r} is not one of ours; take it from `next`", param="cursor")
             statement = statement.where(tuple_(table.c.created_us, table.c.id) < (int(at), id_))
         limit = min(limit, MAX_PAGE)
@@ -117,20 +117,36 @@ class Reader:
         rows = await self._content(request_id, "spec", 0)
         return read_spec(rows[0][1]) if rows else None
 
-    async def chunks(self, request_id: str, epoch: int) -> list[tuple[int, StoredChunk]]:
-        """(first unit, chunk) of an output epoch, in order."""
-        return [(n, read_chunk(body)) for n, body in await self._content(request_id, "chunk", epoch)]
+    async def chunks(self, request_id: str, epoch: int, first: int = 0) -> list[tuple[int, StoredChunk]]:
+        """(first unit, chunk) of an output epoch, in order, from the chunk that starts at `first` units on."""
+        return [(n, read_chunk(body)) for n, body in await self._content(request_id, "chunk", epoch, first)]
 
     async def text(self, request_id: str, epoch: int, visible_upto: int | None = None) -> str:
         """The visible text of an output epoch, up to a number of characters."""
         whole = "".join(chunk.text for _n, chunk in await self.chunks(request_id, epoch))
         return whole if visible_upto is None else whole[:visible_upto]
 
-    async def _content(self, request_id: str, kind: str, epoch: int) -> Sequence[Any]:
+    async def texts(self, states: Sequence[RequestState]) -> dict[str, str]:
+        """The visible texts of several requests, by id."""
+        table = tables.contents
+        rows = await self._rows(
+            select(table.c.request_id, table.c.body)
+            .where(
+                tuple_(table.c.request_id, table.c.epoch).in_([(state.id, state.output_epoch) for state in states]),
+                table.c.kind == "chunk",
+            )
+            .order_by(table.c.request_id, table.c.n)
+        )
+        found = {state.id: "" for state in states}
+        for request_id, body in rows:
+            found[request_id] += read_chunk(body).text
+        return {state.id: found[state.id][: state.visible_upto] for state in states}
+
+    async def _content(self, request_id: str, kind: str, epoch: int, first: int = 0) -> Sequence[Any]:
         table = tables.contents
         return await self._rows(
             select(table.c.n, table.c.body)
-            .where(table.c.request_id == request_id, table.c.kind == kind, table.c.epoch == epoch)
+            .where(table.c.request_id == request_id, table.c.kind == kind, table.c.epoch == epoch, table.c.n >= first)
             .order_by(table.c.n)
         )
 
@@ -147,6 +163,22 @@ class Reader:
         )
         return int(rows[0][0])
 
+    async def positions(self) -> dict[str, int]:
+        """How many requests go first, for each request that waits in a lane's queue, by id."""
+        rows = await self._text(
+            "SELECT id, row_number() OVER (PARTITION BY lane, model ORDER BY turn_us) - 1 FROM requests "  # noqa: S608 -- constants
+            f"WHERE {CLAIMABLE_SQL}"
+        )
+        return {row[0]: row[1] for row in rows}
+
+    async def stored(self, stream: str) -> list[dict[str, Any]]:
+        """A stream's events exactly as stored, each with its chain hash, for an export."""
+        columns = [*_EVENT_COLUMNS, tables.events.c.hash]
+        rows = await self._rows(
+            select(*columns).where(tables.events.c.stream == stream).order_by(tables.events.c.version)
+        )
+        return [row_dict(row) for row in rows]
+
     async def lanes(self) -> list[dict[str, Any]]:
         """Lane rows, with how many run and wait and since when the oldest waits."""
         table = tables.lanes
@@ -154,8 +186,8 @@ class Reader:
         for row in rows:
             key = (row["lane"], row["model"])
             counted = await self._text(
-                "SELECT count(*), sum(running), min(CASE WHEN running=0 THEN created_us END) FROM requests WHERE lane=? AND "
-                "model=? AND state IN ('admitted','running-gpu','checkpointed','rerouted-cpu')",
+                "SELECT count(*), sum(running), min(CASE WHEN running=0 THEN created_us END) FROM requests "
+                "WHERE lane=? AND model=? AND state IN ('admitted','running-gpu','checkpointed','rerouted-cpu')",
                 *key,
             )
             active, running, oldest = counted[0]

@@ -4,7 +4,6 @@ No file is needed for a first run. The supervisor writes what is in force to `ru
 that, so that all processes of one service agree.
 """
 
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -55,7 +54,10 @@ def size(text: str) -> int:
 
 
 def load(file: Path | None, environment: Mapping[str, str], **overrides: Any) -> Settings:
-    """The settings in force. `overrides` that are None do not count. Raises `Malformed` with the place and the remedy."""
+    """The settings in force. `overrides` that are None do not count.
+
+    Raises `Malformed` with the place and the remedy.
+    """
     raw: dict[str, Any] = {}
     if file is not None:
         try:
@@ -68,7 +70,7 @@ def load(file: Path | None, environment: Mapping[str, str], **overrides: Any) ->
         if value := environment.get(f"FAILSOFT_{name.upper()}"):
             raw[name] = value
     if models := environment.get("FAILSOFT_MODELS"):
-        raw["models"] = models.split(",")
+        raw["models"] = [name for part in models.split(",") if (name := part.strip())]
     raw |= {name: value for name, value in overrides.items() if value is not None}
     if isinstance(raw.get("simulate_gpu"), str):
         raw["simulate_gpu"] = size(raw["simulate_gpu"])
@@ -88,4 +90,4 @@ def write_in_force(paths: Paths, settings: Settings) -> None:
     file = paths.run / "settings.json"
     draft = file.with_suffix(".new")
     draft.write_bytes(msgspec.json.encode(settings))
-    os.replace(draft, file)
+    draft.replace(file)

@@ -58,7 +58,8 @@ def submit(tx: Tx, sub: Submission, policy: Policy) -> Submitted:
     if decision.rule == "too-long":
         raise too_long(sub, decision)
     if decision.action == admission.REFUSE:
-        refused = ev.Refused(sub.owner, sub.workload, sub.model, decision.rule, RETRY_AFTER_S, decision)
+        again = RETRY_AFTER_S if _may_help(decision) else None
+        refused = ev.Refused(sub.owner, sub.workload, sub.model, decision.rule, again, decision)
         tx.append(sub.id, refused, actor="web")
         return Submitted(_state(tx, sub.id), "refused")
     _admit(tx, sub, policy, decision)
@@ -68,6 +69,15 @@ def submit(tx: Tx, sub: Submission, policy: Policy) -> Submitted:
             (sub.owner, sub.idempotency_key, sub.body_digest, sub.id, tx.now_us),
         )
     return Submitted(_state(tx, sub.id), "new")
+
+
+def _may_help(decision: Decision) -> bool:
+    """Whether trying again can change a refusal: not where the only lane wanted is absent or too small."""
+    facts = decision.facts
+    assert isinstance(facts, AdmissionFacts)
+    if decision.rule != "gpu-only":
+        return True
+    return facts.gpu.present and facts.prompt_tokens + facts.max_units <= facts.gpu.context
 
 
 def too_long(sub: Submission, decision: Decision) -> Impossible:

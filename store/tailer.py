@@ -4,14 +4,21 @@
 doorbell only tells readers to look; what they see, they read themselves.
 """
 
+import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
+
+from sqlalchemy.exc import DBAPIError
 
 from store.database import Paths, read_engine
 
 POLL_S = 0.004
 IDLE_POLL_S = 0.05
+_RETRY_S = 0.5
+
+log = logging.getLogger("failsoft.tailer")
 
 
 class Tailer:
@@ -35,16 +42,25 @@ class Tailer:
             self._thread.join()
 
     def _work(self) -> None:
+        self._seq = -1
+        while not self._stop.is_set():
+            try:
+                self._watch()
+            except (sqlite3.Error, DBAPIError) as error:  # out of space or memory: look again, with a new connection
+                log.warning("cannot watch the journal now: %s", error)
+                self._stop.wait(_RETRY_S)
+
+    def _watch(self) -> None:
         with read_engine(self._paths).connect() as connection:
             driver = connection.connection.driver_connection
             assert driver is not None
-            version, seq = -1, -1
+            version = -1
             while not self._stop.is_set():
                 now = driver.execute("PRAGMA data_version").fetchone()[0]
                 if now != version:
                     version = now
                     latest = driver.execute("SELECT seq FROM head WHERE id = 1").fetchone()[0]
-                    if latest != seq:
-                        seq = latest
-                        self._ring(seq)
+                    if latest != self._seq:
+                        self._seq = latest
+                        self._ring(latest)
                 time.sleep(POLL_S if self._listening() else IDLE_POLL_S)

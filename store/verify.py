@@ -1,22 +1,29 @@
 """Is the record whole? The chain link by link, every transition by the table, every projection rebuilt and compared.
 
 Names the first bad seq. A cut tail is found by the anchors: (seq, hash) lines written to a file of their own from time
-to time, since a chain alone cannot show what was cut off its end.
+to time, since a chain alone cannot show what was cut off its end. A line there that is not whole is no anchor.
 """
 
+import re
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from core import events as ev
 from core.errors import IllegalEvent
+from core.events import Recorded
 from core.machine import apply
 from core.state import RequestState
 from store.database import Paths, read_engine
 from store.journal import FIELDS, chain, record_of
 from store.projections import columns
+
+_ANCHOR: Final = re.compile(r"^(\d+) ([0-9a-f]{64})$", re.MULTILINE)
+_Device = tuple[str, int, int | None, str, str | None, int, int]
+"""Columns of a row of `devices` after its id."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -55,23 +62,37 @@ def verify(paths: Paths) -> Verdict:
         states: dict[str, RequestState] = {}
         seq, link = 0, ""
         try:
-            seq, link = _chain(driver, _anchors(paths), states)
-            _projections(driver, states, seq)
+            devices: dict[str, _Device] = {}
+            seq, link = _chain(driver, _anchors(paths), states, devices)
+            _projections(driver, states, devices, seq)
         except _Broken as broken:
-            return Verdict(seq, len(states), link, broken.seq, broken.problem)
+            return Verdict(broken.seq - 1 if seq == 0 else seq, len(states), link, broken.seq, broken.problem)
         return Verdict(seq, len(states), link)
 
 
 def _anchors(paths: Paths) -> dict[int, str]:
     file = anchors_file(paths)
-    lines = file.read_text().splitlines() if file.exists() else []
-    return {int(seq): link for seq, _, link in (line.partition(" ") for line in lines if " " in line)}
+    text = file.read_text(errors="replace") if file.exists() else ""
+    return {int(seq): link for seq, link in _ANCHOR.findall(text)}
 
 
-def _chain(driver: sqlite3.Connection, anchors: dict[int, str], states: dict[str, RequestState]) -> tuple[int, str]:
+def _rows(driver: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
+    """Every event with its hash, in order; a row that SQLite cannot read is a problem of the record."""
+    seq = 0
+    try:
+        for row in driver.execute(f"SELECT {FIELDS}, hash FROM events ORDER BY seq"):  # noqa: S608 -- constants
+            seq = row[0]
+            yield row
+    except sqlite3.Error as error:
+        raise _Broken(seq + 1, f"event {seq + 1} cannot be read: {error}") from error
+
+
+def _chain(
+    driver: sqlite3.Connection, anchors: dict[int, str], states: dict[str, RequestState], devices: dict[str, _Device]
+) -> tuple[int, str]:
     seq, link = 0, ""
     versions: dict[str, int] = {}
-    for *fields, stored in driver.execute(f"SELECT {FIELDS}, hash FROM events ORDER BY seq"):  # noqa: S608 -- constants
+    for *fields, stored in _rows(driver):
         if fields[0] != seq + 1:
             raise _Broken(seq + 1, f"event {seq + 1} is missing; the next there is {fields[0]}")
         seq += 1
@@ -80,7 +101,7 @@ def _chain(driver: sqlite3.Connection, anchors: dict[int, str], states: dict[str
             raise _Broken(seq, f"event {seq} does not match its hash: it, or its order, was changed")
         if anchors.get(seq, link) != link:
             raise _Broken(seq, f"event {seq} does not match the anchor that was written when it was new")
-        _follow(fields, versions, states)
+        _follow(fields, versions, states, devices)
     head = driver.execute("SELECT seq, hash FROM head WHERE id = 1").fetchone()
     if head != (seq, link):
         raise _Broken(seq + 1, f"the journal ends at {seq}, but its head says {head[0]}: the tail was cut")
@@ -90,7 +111,9 @@ def _chain(driver: sqlite3.Connection, anchors: dict[int, str], states: dict[str
     return seq, link
 
 
-def _follow(fields: list[Any], versions: dict[str, int], states: dict[str, RequestState]) -> None:
+def _follow(
+    fields: list[Any], versions: dict[str, int], states: dict[str, RequestState], devices: dict[str, _Device]
+) -> None:
     seq, stream, version = fields[0], fields[2], fields[3]
     if version != versions.get(stream, 0) + 1:
         raise _Broken(seq, f"event {seq} is version {version} of {stream}, expected {versions.get(stream, 0) + 1}")
@@ -101,21 +124,48 @@ def _follow(fields: list[Any], versions: dict[str, int], states: dict[str, Reque
             states[stream] = apply(
                 states.get(stream), record.event, stream=stream, at_us=record.at_us, attempt=record.attempt
             )
+        else:
+            _follow_device(record, devices)
     except (IllegalEvent, ValueError, msgspec.MsgspecError) as error:
         raise _Broken(seq, f"event {seq} of {stream}: {error}") from error
 
 
-def _projections(driver: sqlite3.Connection, states: dict[str, RequestState], seq: int) -> None:
+def _follow_device(record: Recorded, devices: dict[str, _Device]) -> None:
+    id_ = record.stream.removeprefix("device-")
+    match record.event:
+        case ev.DeviceFound() as event:
+            devices[id_] = (event.name, int(event.simulated), event.total_bytes, "ok", None, 1, record.at_us)
+        case ev.DeviceLost() as event if id_ in devices:
+            devices[id_] = (*devices[id_][:3], "lost", event.reason, event.epoch, record.at_us)
+        case ev.DeviceBack() as event if id_ in devices:
+            devices[id_] = (*devices[id_][:3], "ok", None, event.epoch, record.at_us)
+        case _:
+            pass
+
+
+def _projections(
+    driver: sqlite3.Connection, states: dict[str, RequestState], devices: dict[str, _Device], seq: int
+) -> None:
     stored = driver.execute(
-        "SELECT id, state, lane, running, cancel_asked, version, turn_us, not_before_us, deadline_us, updated_us, doc "
-        "FROM requests"
+        "SELECT id, state, lane, running, cancel_asked, version, turn_us, not_before_us, deadline_us, updated_us, doc, "
+        "owner, workload, model, created_us FROM requests"
     )
     seen = 0
     for id_, *row in stored:
         seen += 1
         if id_ not in states:
             raise _Broken(seq, f"request {id_} has a row but no events")
-        if tuple(row) != columns(states[id_]):
+        state = states[id_]
+        if tuple(row) != (*columns(state), state.owner, state.workload, state.model, state.created_us):
             raise _Broken(seq, f"the row of request {id_} differs from what its events say")
     if seen != len(states):
         raise _Broken(seq, f"{len(states) - seen} requests have events but no row")
+    kept = {
+        row[0]: row[1:]
+        for row in driver.execute(
+            "SELECT id, name, simulated, total_bytes, state, reason, epoch, since_us FROM devices"
+        ).fetchall()
+    }
+    for id_ in sorted(kept.keys() | devices.keys()):
+        if kept.get(id_) != devices.get(id_):
+            raise _Broken(seq, f"the row of device {id_} differs from what its events say")

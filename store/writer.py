@@ -5,20 +5,25 @@
    error `in_transaction` is checked; when it is false the batch is void: every unit is answered *not committed*, and
    the connection is replaced.
 3. Before COMMIT the head must stand where this batch put it; otherwise the batch is void too.
-4. A unit is answered only after COMMIT. What is not answered may or may not be there; `event_id` tells.
+4. A unit is answered only after COMMIT. What is not answered may or may not be there; `event_id` tells. After COMMIT
+   nothing turns an answer into *not committed* any more.
+5. A unit whose future was cancelled before its turn is not run; once it runs, it can no longer be cancelled.
+6. The thread outlives everything: a store that cannot be written now is tried again with the next batch.
 """
 
+import logging
 import queue
 import sqlite3
 import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 
-from core.errors import NoSpace
+from core.errors import FailsoftError, NoSpace, ServiceError
 from store import faultpoints
 from store.clock import Clock
 from store.database import Paths, write_engine
@@ -30,6 +35,12 @@ Unit = Callable[[Tx], T]
 _Job = tuple[Unit[Any], "Future[Any]"]
 
 MAX_BATCH = 64
+_UNWRITABLE: Final = frozenset(
+    {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM}
+)
+_WAITED_FOR: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+
+log = logging.getLogger("failsoft.writer")
 
 
 def new_id() -> str:
@@ -46,17 +57,19 @@ class Writer:
         self._gate = Gate(paths.gate)
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._engine: Engine = write_engine(paths)
-        self._connection = self._connect()
+        self._connection: sqlite3.Connection | None = _connect(self._engine)
         self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
         self._closed = False
+        self._closing = threading.Lock()
         self._thread.start()
 
     def submit(self, unit: Unit[T]) -> "Future[T]":
         """Queue a unit; the future is answered after its commit, or with its error."""
-        if self._closed:
-            raise NoSpace("the store is closed")
         future: Future[T] = Future()
-        self._queue.put((unit, future))
+        with self._closing:
+            if self._closed:
+                raise NoSpace("the store is closed")
+            self._queue.put((unit, future))
         return future
 
     def run(self, unit: Unit[T]) -> T:
@@ -65,17 +78,14 @@ class Writer:
 
     def close(self) -> None:
         """Finish what is queued, then stop."""
-        if not self._closed:
+        with self._closing:
+            if self._closed:
+                return
             self._closed = True
             self._queue.put(None)
-            self._thread.join()
-            self._engine.dispose()
-            self._gate.close()
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = self._engine.raw_connection().driver_connection
-        assert isinstance(connection, sqlite3.Connection)
-        return connection
+        self._thread.join()
+        self._engine.dispose()
+        self._gate.close()
 
     def _work(self) -> None:
         running = True
@@ -83,7 +93,8 @@ class Writer:
             job = self._queue.get()
             batch: list[_Job] = []
             while job is not None:
-                batch.append(job)
+                if job[1].set_running_or_notify_cancel():
+                    batch.append(job)
                 if len(batch) >= MAX_BATCH or self._queue.empty():
                     break
                 job = self._queue.get()
@@ -92,25 +103,31 @@ class Writer:
                 self._commit(batch)
 
     def _commit(self, batch: list[_Job]) -> None:
-        done: list[tuple[Future[Any], Any]] = []
-        failed: list[tuple[Future[Any], BaseException]] = []
+        answers = _Answers()
         try:
             with self._gate.hold():
-                self._transact(batch, done, failed)
-        except (sqlite3.Error, OSError) as error:
-            self._void(batch, error)
+                try:
+                    self._transact(batch, answers)
+                except BaseException:
+                    if not answers.committed:
+                        self._drop_connection()
+                    raise
+        except BaseException as error:  # noqa: BLE001 -- whatever it is, every caller gets an answer
+            reason = _readable(error)
+            if answers.committed:
+                reason = ServiceError(f"what became of this is unknown ({error}); look before asking again")
+            for _unit, future in batch:
+                future.set_exception(reason)
             return
-        for future, result in done:
+        for future, result in answers.done:
             future.set_result(result)
-        for future, reason in failed:
-            future.set_exception(reason)
+        for future, why in answers.failed:
+            future.set_exception(why)
 
-    def _transact(
-        self,
-        batch: list[_Job],
-        done: list[tuple["Future[Any]", Any]],
-        failed: list[tuple["Future[Any]", BaseException]],
-    ) -> None:
+    def _transact(self, batch: list[_Job], answers: "_Answers") -> None:
+        if self._connection is None:
+            self._engine = write_engine(self._paths)
+            self._connection = _connect(self._engine)
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         (expected,) = connection.execute("SELECT seq FROM head WHERE id = 1").fetchone()
@@ -122,44 +139,64 @@ class Writer:
                 tx.finish()
             except BaseException as error:
                 if not connection.in_transaction:
-                    raise sqlite3.OperationalError(f"the transaction was undone by SQLite: {error}") from error
+                    raise NoSpace(
+                        f"not committed: the transaction was undone by SQLite ({error}); {_REMEDY}"
+                    ) from error
                 connection.execute("ROLLBACK TO unit")
                 connection.execute("RELEASE unit")
-                failed.append((future, _readable(error)))
+                answers.failed.append((future, _readable(error)))
                 continue
             connection.execute("RELEASE unit")
             expected += tx.appended
-            done.append((future, result))
+            answers.done.append((future, result))
         faultpoints.hit("writer.before-commit")
         (at,) = connection.execute("SELECT seq FROM head WHERE id = 1").fetchone()
         if not connection.in_transaction or at != expected:
-            raise sqlite3.OperationalError(f"head is at {at}, expected {expected}; nothing of this batch was committed")
+            raise NoSpace(f"not committed: the journal's head is at {at}, expected {expected}; run `failsoft verify`")
         connection.execute("COMMIT")
+        answers.committed = True
         faultpoints.hit("writer.after-commit")
 
-    def _void(self, batch: list[_Job], error: BaseException) -> None:
-        """Nothing of the batch was committed: say so to every unit, and start with a new connection."""
+    def _drop_connection(self) -> None:
+        """Undo what is open, while the gate is still held, and begin with a new connection next time."""
         try:
-            if self._connection.in_transaction:
+            if self._connection is not None and self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            pass
-        self._engine.dispose()
-        self._engine = write_engine(self._paths)
-        try:
-            self._connection = self._connect()
-        except (sqlite3.Error, NoSpace):
-            self._engine = write_engine(self._paths)
-            self._connection = self._connect()
-        for _unit, future in batch:
-            if not future.done():
-                future.set_exception(_readable(error))
+            self._engine.dispose()
+        except (sqlite3.Error, DBAPIError) as error:
+            log.warning("the connection of a void batch could not be closed: %s", error)
+        self._connection = None
+
+
+class _Answers:
+    """What the units of a batch are to be told, once it is committed."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[Future[Any], Any]] = []
+        self.failed: list[tuple[Future[Any], BaseException]] = []
+        self.committed = False
+
+
+def _connect(engine: Engine) -> sqlite3.Connection:
+    connection = engine.raw_connection().driver_connection
+    assert isinstance(connection, sqlite3.Connection)
+    return connection
+
+
+_REMEDY: Final = "free space in the data directory, or make it writable"
 
 
 def _readable(error: BaseException) -> BaseException:
-    """Storage errors in our own words; everything else unchanged."""
-    if isinstance(error, sqlite3.OperationalError | sqlite3.DatabaseError | OSError) and not isinstance(
-        error, sqlite3.IntegrityError | sqlite3.ProgrammingError
-    ):
-        return NoSpace(f"not committed: {error}; free space in the data directory, or make it writable")
+    """Storage errors in our own words, with the remedy; everything else unchanged."""
+    origin = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(origin, FailsoftError) or not isinstance(origin, sqlite3.Error | OSError):
+        return error
+    code = getattr(origin, "sqlite_errorcode", None)
+    primary = None if code is None else code & 0xFF
+    if isinstance(origin, OSError) or primary in _UNWRITABLE:
+        return NoSpace(f"not committed: {origin}; {_REMEDY}")
+    if primary in _WAITED_FOR:
+        return ServiceError(f"not committed: {origin}; another program holds the database, end it or try again")
+    if primary in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+        return NoSpace(f"not committed: {origin}; the database file is damaged, restore a copy")
     return error

@@ -32,6 +32,8 @@ MAX_METADATA_BYTES: Final = 16_384
 MAX_KEY_CHARACTERS: Final = 255
 _INT32: Final = 2**31 - 1
 _YEAR_S: Final = 366 * 86_400
+Deadline = Annotated[float, msgspec.Meta(gt=0, le=_YEAR_S)]
+"""Seconds from now."""
 _PLACE: Final = re.compile(r"at `\$\.?([^`]*)`|field `([^`]*)`")
 _CROCKFORD: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
@@ -65,14 +67,14 @@ class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     failover: Failover = "auto"
     allow_fallback_model: bool = False
     allow_shrink: bool = True
-    deadline_s: Annotated[float, msgspec.Meta(gt=0, le=_YEAR_S)] | None = None
+    deadline_s: Deadline | None = None
     priority: Priority = "interactive"
     webhook: Webhook | None = None
     metadata: dict[str, str] = {}
 
 
 def new_request_id() -> str:
-    """`req_` and 26 characters that sort by time: 48 bits of milliseconds, then 80 random bits, in Crockford's base 32."""
+    """`req_` and 26 characters that sort by time: milliseconds, then 80 random bits, in Crockford's base 32."""
     number = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
     return "req_" + "".join(_CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5))
 

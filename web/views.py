@@ -245,14 +245,15 @@ def deltas(history: Iterable[Recorded], chunks: Mapping[int, Sequence[tuple[int,
     return found
 
 
-def frame_view(record: Recorded, cause: Recorded | None, delta: Delta | None, *, erased: bool) -> View:
+def frame_view(record: Recorded, cause: Recorded | None, delta: Delta | None) -> View:
     """An event as a stream frame: with the text it made visible, or `erased` when that is gone."""
     view = event_view(record, cause)
     if isinstance(record.event, ev.Checkpointed | ev.Completed):
-        if delta is not None:
-            view["delta"] = {"from": delta.start, "to": delta.end, "text": delta.text}
-        elif erased:
-            view["erased"] = True
+        if delta is None:
+            return view | {"erased": True}
+        return view | {"delta": {"from": delta.start, "to": delta.end, "text": delta.text}}
+    if isinstance(record.event, ev.Resumed) and record.event.origin == "start":
+        return view | {"output": "restarted"}
     return view
 
 

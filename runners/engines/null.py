@@ -51,7 +51,7 @@ class NullEngine:
 
     name = "null"
     version = "1"
-    capabilities = Capabilities(workloads=("generate",), resume="token")
+    capabilities = Capabilities(workloads=("generate",), resume="token", slots=16)
 
     def load(self, model: Path, plan: LoadPlan) -> Loaded:  # noqa: ARG002 - it has no model to read
         """Ready at once; raises `EngineFault` when FAILSOFT_NULL_TPS is not a speed."""

@@ -53,7 +53,7 @@ def _signal_name(number: int) -> str:
 def _failed(path: Path, how: str, errors: IO[bytes]) -> ModelFileError:
     size = errors.seek(0, os.SEEK_END)
     errors.seek(max(0, size - _TAIL))
-    tail = errors.read().decode("utf-8", "replace").strip()
+    tail = errors.read().decode("utf-8", "replace").strip().rstrip(".")
     return ModelFileError(
         f"{path.name}: the embedded engine cannot use this file; a trial of it {how}. "
         f"It last printed: {tail or 'nothing'}. Prepare the file again, or serve it with the llama.cpp engine."

@@ -33,11 +33,17 @@ class Number(msgspec.Struct, frozen=True):
     tone: str
 
 
-class Bars(msgspec.Struct, frozen=True):
-    """Both bars, empty without a scale, and the numbers."""
+class Bar(msgspec.Struct, frozen=True):
+    """One bar with its name."""
 
-    promised: tuple[Segment, ...]
-    observed: tuple[Segment, ...]
+    name: str
+    segments: tuple[Segment, ...]
+
+
+class Bars(msgspec.Struct, frozen=True):
+    """The bars, none without a scale, and the numbers."""
+
+    rows: tuple[Bar, ...]
     numbers: tuple[Number, ...]
     summary: str
 
@@ -59,10 +65,11 @@ def device_bars(
     )
     summary = f"Promised {size(given)}, in use {size(used)} of {size(total)}"
     if not total:
-        return Bars((), (), numbers, summary)
+        return Bars((), numbers, summary)
     pieces = [("promised", held or 0, f"{name}: {size(held)}") for name, held in promised]
     left = _row(pieces, total) if given is not None else _unknown("Promised")
-    return Bars(left, _observed(total, used, ours, foreign), numbers, summary)
+    bars = (Bar("Promised", left), Bar("Observed", _observed(total, used, ours, foreign)))
+    return Bars(bars, numbers, summary)
 
 
 def host_bars(reading: Mapping[str, Any] | None) -> Bars:
@@ -79,9 +86,9 @@ def host_bars(reading: Mapping[str, Any] | None) -> Bars:
     )
     summary = f"In use {size(used)} of {size(total)}"
     if not total:
-        return Bars((), (), numbers, summary)
+        return Bars((), numbers, summary)
     row = _unknown("In use") if used is None else _row([("ours", used, f"In use: {size(used)}")], total)
-    return Bars((), row, numbers, summary)
+    return Bars((Bar("Observed", row),), numbers, summary)
 
 
 def _observed(total: int, used: int | None, ours: int | None, foreign: int | None) -> tuple[Segment, ...]:

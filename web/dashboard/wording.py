@@ -88,8 +88,8 @@ def size(count: int | None) -> str:
 
 
 def short(id_: str) -> str:
-    """The beginning of a long id, enough to tell neighbours apart."""
-    return id_ if len(id_) <= 14 else f"{id_[:12]}…"
+    """A long id by its two ends: ids of neighbours begin alike, since they sort by time."""
+    return id_ if len(id_) <= 14 else f"{id_[:4]}…{id_[-7:]}"
 
 
 def lane_name(lane: str | None) -> str:

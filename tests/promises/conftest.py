@@ -1,0 +1,36 @@
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from house import House, house
+
+FAST = """
+[policy]
+restart_backoff_s = 0.02
+hang_grace_s = 2.0
+"""
+
+
+@pytest.fixture
+def null_house(tmp_path: Path) -> Iterator[House]:
+    with house(tmp_path / "data", config=FAST) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def model_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One data directory with the real model prepared, shared by the tests that need it."""
+    return tmp_path_factory.mktemp("smollm2") / "data"
+
+
+@pytest.fixture
+def model_house(model_root: Path) -> Iterator[House]:
+    with house(model_root, model="smollm2-135m", config=FAST) as made:
+        yield made
+
+
+@pytest.fixture
+def kills() -> int:
+    """How many blows: a sample by default, all of them where FAILSOFT_KILLS says so."""
+    return int(os.environ.get("FAILSOFT_KILLS", "100"))

@@ -1,0 +1,58 @@
+"""What a caller may do to a request that exists: cancel, resume, erase."""
+
+from typing import Any, Final, Literal
+
+import msgspec
+from litestar import Response, delete, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath
+
+from store import commands
+from web import admit
+from web.api.answers import Call, answer, read_raw, request_headers
+from web.services import OWNER, Services
+
+ACTOR: Final = f"caller-{OWNER}"
+
+
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A body with nothing to say."""
+
+
+class ResumeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"origin": "from"}):
+    """From where, and until when."""
+
+    origin: Literal["checkpoint", "start"] = "checkpoint"
+    deadline_s: admit.Deadline | None = None
+
+
+async def _value(request: Call, services: Services) -> Any:
+    """The body's value; an absent body is an empty object."""
+    raw = await read_raw(request, services.settings.policy.max_body_bytes)
+    return admit.read_json(raw) if raw.strip() else {}
+
+
+@post("/api/requests/{request_id:str}/cancel")
+async def cancel(request: Call, services: NamedDependency[Services], request_id: FromPath[str]) -> Response[bytes]:
+    """Ask a request to stop: 202; at once when nobody works on it. Repeats answer the same."""
+    admit.convert(await _value(request, services), Nothing)
+    state = await services.write(lambda tx: commands.cancel(tx, request_id, actor=ACTOR))
+    return answer(await services.view(state), 202, request_headers(state))
+
+
+@post("/api/requests/{request_id:str}/resume")
+async def resume(request: Call, services: NamedDependency[Services], request_id: FromPath[str]) -> Response[bytes]:
+    """Take a resumable error up again: 202 and the version of its `Resumed`. Repeats answer the same."""
+    body = admit.convert(await _value(request, services), ResumeBody)
+    state = await services.write(lambda tx: commands.resume(tx, request_id, body.origin, body.deadline_s, actor=ACTOR))
+    view = await services.view(state) | {"resumed_version": state.resumed_version}
+    return answer(view, 202, request_headers(state))
+
+
+@delete("/api/requests/{request_id:str}/content")
+async def erase(services: NamedDependency[Services], request_id: FromPath[str]) -> None:
+    """Erase prompt and output of a settled request: 204."""
+    await services.write(lambda tx: commands.erase(tx, request_id, actor=ACTOR))
+
+
+HANDLERS: Final = [cancel, resume, erase]

@@ -1,0 +1,115 @@
+"""Alive, ready, healthy: three questions, three answers.
+
+1. Alive: this process answers.
+2. Ready: each model to be served has a lane that serves, and no lane is still on its way. A lane that is out and says
+   why does not stand in the way.
+3. Healthy: `pass`, `warn` (reduced, still answering), `fail` (something asked for cannot be answered).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from litestar import Response, get
+from litestar.di import NamedDependency
+
+from core.explain import reason
+from web.api.answers import answer
+from web.services import Services
+
+ON_ITS_WAY: Final = frozenset({None, "starting", "loading"})
+"""Reasons of a lane that does not serve yet, as against one that is out."""
+
+HEALTH_TYPE: Final = "application/health+json"
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was looked at."""
+
+    name: str
+    status: str
+    detail: str
+
+
+def obstacles(models: Sequence[str], lanes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Why the service is not ready, in words; empty when it is."""
+    found = []
+    for model in models:
+        own = [row for row in lanes if row["model"] == model]
+        coming = [row for row in own if not row["serving"] and row["out_reason"] in ON_ITS_WAY]
+        found += [f"the {row['lane'].upper()} lane of {model} is starting" for row in coming]
+        if not coming and not any(row["serving"] for row in own):
+            found.append(f"no lane serves {model}")
+    return found
+
+
+def lane_checks(models: Sequence[str], lanes: Sequence[Mapping[str, Any]]) -> list[Check]:
+    """One check per model: warn when a lane of it is out, fail when none serves."""
+    checks = []
+    for model in models:
+        own = [row for row in lanes if row["model"] == model]
+        out = [
+            f"{row['lane'].upper()} lane: {reason(row['out_reason'] or 'starting')}"
+            for row in own
+            if not row["serving"]
+        ]
+        serving = [row["lane"].upper() for row in own if row["serving"]]
+        status = "fail" if not serving else "warn" if out else "pass"
+        detail = f"served by {' and '.join(serving)}" if serving else "no lane serves it"
+        checks.append(Check(f"model {model}", status, "; ".join([detail, *out])))
+    return checks
+
+
+@get("/livez")
+async def livez() -> Response[bytes]:
+    """This process answers."""
+    return answer({"status": "pass"})
+
+
+@get("/readyz")
+async def readyz(services: NamedDependency[Services]) -> Response[bytes]:
+    """200 when new requests can be answered, else 503 and why not."""
+    found = obstacles(services.settings.models, await services.reader.lanes())
+    if await services.reader.flag("draining") == "1":
+        found.append("the service is stopping")
+    headers = {"cache-control": "no-store"} | ({"retry-after": "1"} if found else {})
+    return answer({"ready": not found, "reasons": found}, 503 if found else 200, headers)
+
+
+@get("/health")
+async def health(services: NamedDependency[Services]) -> Response[bytes]:
+    """Every check, and what really computes. Reduced is `warn` and 200; only `fail` is 503."""
+    lanes = await services.reader.lanes()
+    devices = {row["id"]: row for row in await services.reader.devices()}
+    seq, _hash = await services.reader.head()
+    checks = [Check("store", "pass", f"{seq} events recorded"), *lane_checks(services.settings.models, lanes)]
+    for row in devices.values():
+        label = f"{row['name']}{' (simulated)' if row['simulated'] else ''}"
+        well = row["state"] == "ok"
+        detail = f"{label} is in" if well else f"{label} is out: {reason(row['reason'] or row['state'])}"
+        checks.append(Check(f"device {row['id']}", "pass" if well else "warn", detail))
+    if await services.reader.flag("draining") == "1":
+        checks.append(Check("service", "warn", "the service is stopping"))
+    seen = {check.status for check in checks}
+    status = "fail" if "fail" in seen else "warn" if "warn" in seen else "pass"
+    document = {
+        "status": status,
+        "checks": checks,
+        "computes_on": [
+            {
+                "lane": row["lane"],
+                "model": row["model"],
+                "engine": row["engine"],
+                "device": row["device"],
+                "simulated": bool(devices.get(row["device"], {}).get("simulated", False)),
+            }
+            for row in lanes
+            if row["serving"]
+        ],
+    }
+    body = msgspec.json.encode(document)
+    code = 503 if status == "fail" else 200
+    return Response(body, status_code=code, media_type=HEALTH_TYPE, headers={"cache-control": "no-store"})
+
+
+HANDLERS: Final = [livez, readyz, health]

@@ -1,0 +1,139 @@
+"""A request's own record: its events, its replay, its export."""
+
+import asyncio
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Final
+
+import msgspec
+from litestar import Response, get
+from litestar.di import NamedDependency
+from litestar.params import FromPath
+from litestar.response import Stream
+
+from core import events as ev
+from core.errors import Malformed
+from core.events import Recorded
+from core.replay import fold, redecide
+from core.words import SETTLED
+from web.api.answers import Call, answer, count_param, request_headers
+from web.api.streams import EVENT_STREAM, Pings, frame, stream
+from web.services import Services
+from web.views import View, deltas, frame_view, replay_view, request_view
+
+NDJSON: Final = "application/x-ndjson"
+PAGE: Final = 500
+
+
+async def causes_of(services: Services, records: Sequence[Recorded], known: Sequence[Recorded]) -> dict[int, Recorded]:
+    """The records that others name as their causes, by seq; read only where they are not among the known."""
+    found = {record.seq: record for record in known}
+    missing = {r.cause_seq for r in records if r.cause_seq is not None and r.cause_seq not in found}
+    return found | (await services.reader.records(sorted(missing)) if missing else {})
+
+
+async def frames_after(services: Services, history: Sequence[Recorded], after: int) -> list[View]:
+    """The frames of a history's versions beyond `after`, with the text each made visible."""
+    fresh = [record for record in history if record.version > after]
+    if not fresh:
+        return []
+    stream_id = fresh[0].stream
+    causes = await causes_of(services, fresh, history)
+    epoch = 0
+    epochs = set()
+    for record in history:
+        if isinstance(record.event, ev.Resumed) and record.event.origin == "start":
+            epoch += 1
+        if record.version > after and isinstance(record.event, ev.Checkpointed | ev.Completed):
+            epochs.add(epoch)
+    added = deltas(history, {number: await services.reader.chunks(stream_id, number) for number in epochs})
+    return [frame_view(record, causes.get(record.cause_seq or 0), added.get(record.version)) for record in fresh]
+
+
+async def follow(services: Services, request_id: str, after: int) -> AsyncGenerator[bytes, None]:
+    """The request's frames beyond `after` as they become durable; ends once it has settled."""
+    pings = Pings(asyncio.get_running_loop().time)
+    history: list[Recorded] = []
+    with services.doorbell.listen() as listener:
+        while True:
+            history += await services.reader.history(request_id, after=len(history))
+            views = await frames_after(services, history, after)
+            for view in views:
+                after = view["version"]
+                pings.sent()
+                yield frame(view, id_=view["version"], event=view["type"])
+            state = fold(history)
+            if state is None or state.state in SETTLED or services.doorbell.closing:
+                return
+            if pings.due():
+                yield b": ping\n\n"
+            await listener.wait()
+
+
+@get("/api/requests/{request_id:str}/events")
+async def events(
+    request: Call, services: NamedDependency[Services], request_id: FromPath[str]
+) -> Response[bytes] | Stream:
+    """The request's events after a version: a JSON page, NDJSON, or a stream that ends once it has settled."""
+    after = count_param(request, "after") or 0
+    accepted = request.headers.get("accept", "")
+    state = await services.reader.state(request_id)
+    headers = request_headers(state)
+    if EVENT_STREAM in accepted:
+        last = request.headers.get("last-event-id", "").strip()
+        if last and not (last.isascii() and last.isdigit() and len(last) < 16):
+            raise Malformed("Last-Event-ID is a version, a whole number", param="Last-Event-ID")
+        after = int(last) if last else after
+        if last and state.state in SETTLED and after >= state.version:
+            return Response(b"", status_code=204, headers=headers)  # tells an EventSource not to come back
+        return stream(follow(services, request_id, after), headers)
+    views = await frames_after(services, await services.reader.history(request_id), after)
+    if NDJSON in accepted:
+        lines = b"".join(msgspec.json.encode(view) + b"\n" for view in views)
+        return Response(lines, media_type=NDJSON, headers=headers)
+    following = str(views[PAGE - 1]["version"]) if len(views) > PAGE else None
+    return answer({"items": views[:PAGE], "next": following}, headers=headers)
+
+
+@get("/api/requests/{request_id:str}/replay")
+async def replay(request: Call, services: NamedDependency[Services], request_id: FromPath[str]) -> Response[bytes]:
+    """The request as it was at a version, and every decision up to it asked again."""
+    now = await services.reader.state(request_id)
+    at = count_param(request, "at", least=1, most=now.version) or now.version
+    history = await services.reader.history(request_id, upto=at)
+    state = fold(history)
+    assert state is not None
+    if now.erased:
+        state = msgspec.structs.replace(state, erased=True)
+    text = "" if state.erased else await services.reader.text(request_id, state.output_epoch, state.visible_upto)
+    view = request_view(state, text=text, position=None, now_us=state.updated_us)
+    causes = await causes_of(services, history, history)
+    return answer(replay_view(view, history, causes, redecide(history)), headers=request_headers(now))
+
+
+@get("/api/requests/{request_id:str}/export")
+async def export(services: NamedDependency[Services], request_id: FromPath[str]) -> Response[bytes]:
+    """Everything stored of a request: events with their chain hashes, and contents with the secret of their digests."""
+    state = await services.reader.state(request_id)
+    spec = await services.reader.spec(request_id)
+    outputs = [
+        {"epoch": epoch, "first": first, "tokens": chunk.tokens, "text": chunk.text}
+        for epoch in range(state.output_epoch + 1)
+        for first, chunk in await services.reader.chunks(request_id, epoch)
+    ]
+    submission: dict[str, Any] | None = None
+    if spec is not None:
+        submission = msgspec.to_builtins(spec) | {"secret": b64encode(spec.secret).decode()}
+    document = {
+        "format": "failsoft-export-1",
+        "id": request_id,
+        "erased": state.erased,
+        "events": await services.reader.stored(request_id),
+        "submission": submission,
+        "outputs": outputs,
+    }
+    name = f'attachment; filename="{request_id}.json"'
+    return answer(document, headers=request_headers(state) | {"content-disposition": name})
+
+
+HANDLERS: Final = [events, replay, export]

@@ -1,0 +1,129 @@
+"""Submitting, looking at and listing requests."""
+
+import asyncio
+from typing import Any, Final
+
+from litestar import Response, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath
+
+from core.errors import Busy, FailsoftError, Reduced
+from core.explain import reason
+from core.state import RequestState
+from core.words import ALL_STATES, SETTLED
+from store.submit import Submitted, submit
+from web import admit
+from web.api.answers import (
+    Call,
+    answer,
+    count_param,
+    etag_matches,
+    etag_of,
+    prefer_wait,
+    read_raw,
+    request_headers,
+    text_param,
+    wait_param,
+)
+from web.services import OWNER, Services
+from web.views import request_view
+
+DEFAULT_PAGE: Final = 50
+MAX_PAGE: Final = 500
+POLL_S: Final = 1
+
+
+def refused(state: RequestState) -> FailsoftError:
+    """The error that a refused request is answered with; it names the record of the refusal."""
+    code = state.ended_by or "refused"
+    cls = Busy if "queue-full" in code else Reduced
+    return cls(
+        f"Refused because {reason(code)}.",
+        code=code.replace("-", "_"),
+        request_id=state.id,
+        reason=code,
+        retry_after_s=state.retry_after_s,
+    )
+
+
+async def take_in(services: Services, value: Any, key: str | None) -> Submitted:
+    """Admit a decoded body, or find it again under its key. Raises what is wrong with it, and refusals."""
+    body = admit.read_body(value)
+    sub = await asyncio.to_thread(
+        admit.submission,
+        services.catalog,
+        services.settings,
+        body,
+        owner=OWNER,
+        digest=admit.digest_of(value),
+        key=key,
+    )
+    submitted = await services.write(lambda tx: submit(tx, sub, services.settings.policy))
+    if submitted.outcome == "refused":
+        raise refused(submitted.state)
+    return submitted
+
+
+@post("/api/requests")
+async def create(request: Call, services: NamedDependency[Services]) -> Response[bytes]:
+    """Accept a request: 202 once it is durable. `Prefer: wait=N` waits for it to settle."""
+    policy = services.settings.policy
+    key = admit.read_key(request.headers.get("idempotency-key"))
+    value = admit.read_json(await read_raw(request, policy.max_body_bytes))
+    submitted = await take_in(services, value, key)
+    state = submitted.state
+    wait_s = prefer_wait(request, policy.max_wait_s)
+    if wait_s is not None:
+        state = await services.wait(state.id, state.version, wait_s, settled=True)
+    headers = request_headers(state) | {"location": f"/api/requests/{state.id}"}
+    if wait_s is not None:
+        headers["preference-applied"] = f"wait={wait_s:g}"
+    if submitted.outcome == "replayed":
+        headers["idempotent-replayed"] = "true"
+    return answer(await services.view(state), 202, headers)
+
+
+@get("/api/requests/{request_id:str}")
+async def show(request: Call, services: NamedDependency[Services], request_id: FromPath[str]) -> Response[bytes]:
+    """A request as it is now; `?wait=N` waits for a change, from what `If-None-Match` names or from now on."""
+    wait_s = wait_param(request, services.settings.policy.max_wait_s)
+    state = await services.reader.state(request_id)
+    view = await services.view(state)
+    etag = etag_of(view)
+    behind = "if-none-match" in request.headers and not etag_matches(request, etag)
+    if wait_s and not behind and state.state not in SETTLED:
+        state = await services.wait(request_id, state.version, wait_s)
+        view = await services.view(state)
+        etag = etag_of(view)
+    headers = request_headers(state) | {"etag": etag}
+    if state.state not in SETTLED:
+        headers["retry-after"] = str(POLL_S)
+    if etag_matches(request, etag):
+        return Response(b"", status_code=304, headers=headers)
+    return answer(view, 200, headers)
+
+
+@get("/api/requests")
+async def list_all(request: Call, services: NamedDependency[Services]) -> Response[bytes]:
+    """Requests, newest first, in pages."""
+    filters = {
+        "state": text_param(request, "state", ALL_STATES),
+        "lane": text_param(request, "lane", ("gpu", "cpu")),
+        "workload": text_param(request, "workload", admit.WORKLOADS),
+        "model": text_param(request, "model"),
+    }
+    limit = count_param(request, "limit", least=1, most=MAX_PAGE) or DEFAULT_PAGE
+    page = await services.reader.requests(
+        {name: value for name, value in filters.items() if value is not None}, text_param(request, "cursor"), limit
+    )
+    states: list[RequestState] = page.items
+    texts = await services.reader.texts(states)
+    positions = await services.reader.positions()
+    now_us = services.now_us()
+    views = [
+        request_view(state, text=texts[state.id], position=positions.get(state.id), now_us=now_us) for state in states
+    ]
+    return answer({"items": views, "next": page.next}, headers={"cache-control": "private, no-cache"})
+
+
+HANDLERS: Final = [create, show, list_all]

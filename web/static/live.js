@@ -1,0 +1,127 @@
+/* The doorbell and the keys. The page is whole without this file.
+
+1. The stream says only "something changed"; the page then asks for its own parts (htmx, hx-get of #live).
+2. It listens only while the page can be seen, and asks at most a few times a second.
+3. A part that came back as it was is left alone; in the others open <details>, scroll and focus stay.
+4. Output only grows: what was added is appended, what is there is not touched. */
+(() => {
+  "use strict";
+  const GAP_MS = 200;
+  const SLOW_MS = 5000;
+  const live = document.getElementById("live");
+  const listens = live !== null && live.hasAttribute("hx-get");
+  let stream = null;
+  let timer = null;
+  let asked = 0;
+
+  const ask = () => {
+    timer = null;
+    asked = performance.now();
+    if (!document.hidden) htmx.trigger(live, "ring");
+  };
+  const ring = () => {
+    timer ??= setTimeout(ask, Math.max(0, GAP_MS - (performance.now() - asked)));
+  };
+  const listen = () => {
+    if (document.hidden) {
+      stream?.close();
+      stream = null;
+    } else if (stream === null) {
+      stream = new EventSource("/api/stream");
+      stream.onmessage = ring;
+      stream.onopen = ring;
+    }
+  };
+  if (listens) {
+    document.addEventListener("visibilitychange", listen);
+    window.addEventListener("pagehide", () => { stream?.close(); stream = null; });
+    window.addEventListener("pageshow", listen);
+    setInterval(ring, SLOW_MS);
+    listen();
+  }
+
+  /* ---- swaps that do not disturb ---- */
+
+  const grow = (before, after) => {
+    if (before.dataset.epoch !== after.dataset.epoch || !after.textContent.startsWith(before.textContent)) return;
+    const following = before.scrollHeight - before.scrollTop - before.clientHeight < 24;
+    const added = after.textContent.slice(before.textContent.length);
+    if (added) before.append(added);
+    if (added) delete before.dataset.empty;
+    before.normalize();
+    after.replaceWith(before);
+    requestAnimationFrame(() => { if (following) before.scrollTop = before.scrollHeight; });
+  };
+  const keep = (target, fresh) => {
+    for (const one of fresh.querySelectorAll("details[id]")) {
+      const old = document.getElementById(one.id);
+      if (old) one.open = old.open;
+    }
+    for (const one of target.querySelectorAll("pre")) one.dataset.top = one.scrollTop;
+  };
+  document.addEventListener("htmx:oobBeforeSwap", (event) => {
+    const { target, fragment } = event.detail;
+    const fresh = fragment.firstElementChild ?? fragment;
+    if (target.getAttribute("role") === "status") {
+      if (target.textContent !== fresh.textContent) target.textContent = fresh.textContent;
+      event.detail.shouldSwap = false;
+      return;
+    }
+    keep(target, fresh);
+    if (fresh.isEqualNode(target)) {
+      event.detail.shouldSwap = false;
+      return;
+    }
+    const before = target.querySelector("#output-text");
+    const after = fresh.querySelector("#output-text");
+    if (!before || !after) return;
+    const top = before.scrollTop;
+    grow(before, after);
+    if (before.isConnected === false) requestAnimationFrame(() => { if (before.scrollTop === 0) before.scrollTop = top; });
+  });
+
+  /* ---- time passes without asking ---- */
+
+  const ago = (seconds) => {
+    const whole = Math.max(0, Math.floor(seconds));
+    if (whole < 60) return `${whole} s ago`;
+    if (whole < 3600) return `${Math.floor(whole / 60)} min ago`;
+    return whole < 86400 ? `${Math.floor(whole / 3600)} h ago` : `${Math.floor(whole / 86400)} d ago`;
+  };
+  if (listens) {
+    setInterval(() => {
+      for (const one of document.querySelectorAll("time[data-ago]")) {
+        one.textContent = ago((Date.now() - Date.parse(one.dateTime)) / 1000);
+      }
+    }, 1000);
+  }
+
+  /* ---- time travel: the slider follows the links, the keys follow the links ---- */
+
+  document.addEventListener("htmx:afterSettle", () => {
+    const steps = document.getElementById("steps");
+    const slider = document.getElementById("at");
+    if (steps && slider && document.activeElement !== slider) slider.value = steps.dataset.at;
+  });
+
+  const help = document.getElementById("help");
+  const button = document.getElementById("help-open");
+  button.hidden = false;
+  button.addEventListener("click", () => help.showModal());
+
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.closest("input, textarea, select, pre, dialog");
+    if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    const step = { ArrowLeft: "step-previous", ArrowRight: "step-next" }[event.key];
+    const link = step && document.getElementById(step);
+    if (link?.href) {
+      event.preventDefault();
+      link.click();
+    } else if (event.key === "?") {
+      help.showModal();
+    } else if (event.key === "n" && document.getElementById("prompt")) {
+      event.preventDefault();
+      document.getElementById("prompt").focus();
+    }
+  });
+})();
