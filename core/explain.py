@@ -62,6 +62,10 @@ _RULES: Final[Mapping[str, str]] = {
 }
 
 
+_TELL_WHY: Final = (ev.FaultSeen, ev.Rerouted, ev.Failed, ev.Returned)
+"""Events whose own sentence names the reason already."""
+
+
 def reason(code: str) -> str:
     """A reason code in words; unknown codes are shown as they are."""
     return REASONS.get(code, code.replace("-", " "))
@@ -75,7 +79,7 @@ def explain_decision(decision: Decision) -> str:
 def explain(event: ev.Event, cause: ev.Event | None = None) -> str:
     """The event as one sentence, with its cause where there is one."""
     sentence = _SENTENCES[type(event)](event)
-    if isinstance(cause, ev.FaultSeen) and not isinstance(event, ev.FaultSeen):
+    if isinstance(cause, ev.FaultSeen) and not isinstance(event, _TELL_WHY):
         sentence = f"Because {reason(cause.kind)} on {_LANES[cause.lane]}: {sentence[0].lower()}{sentence[1:]}"
     return sentence
 
@@ -126,9 +130,15 @@ def _resumed(event: ev.Resumed) -> str:
 
 
 def _exited(event: ev.RunnerExited) -> str:
-    how = f"by signal {event.signal}" if event.signal is not None else f"with code {event.code}"
+    how = " by itself"
+    if event.signal is not None:
+        how = f" by signal {event.signal}"
+    elif event.code is not None:
+        how = f" with code {event.code}"
+    elif event.killed_for:
+        how = ""
     why = f"; it was ended because {reason(event.killed_for)}" if event.killed_for else ""
-    return f"Runner ended {how}{why}."
+    return f"Runner ended{how}{why}."
 
 
 def _replanned(event: ev.Replanned) -> str:

@@ -67,9 +67,12 @@ class Clocks:
         return [row[0] for row in rows]
 
     def devices(self) -> list[tuple[str, str, str | None, str]]:
-        """(id, state by the record, state by the latest reading, its reason)."""
+        """(id, state by the record, state by the latest reading, its reason).
+
+        A reading from before the record last changed says nothing about now; its state is None.
+        """
         rows = self._driver.execute(
-            "SELECT d.id, d.state, r.doc FROM devices d LEFT JOIN readings r ON r.device = d.id"
+            "SELECT d.id, d.state, r.doc FROM devices d LEFT JOIN readings r ON r.device = d.id AND r.at_us > d.since_us"
         ).fetchall()
         found = []
         for device, state, document in rows:

@@ -28,13 +28,13 @@ REFRESH_US: Final = 1_000_000
 log = logging.getLogger("failsoft.monitor")
 
 
-def write_readings(tx: Tx, documents: dict[str, str]) -> None:
-    """Keep the latest reading of each device."""
+def write_readings(tx: Tx, seen_us: int, documents: dict[str, str]) -> None:
+    """Keep the latest reading of each device, under the time it was taken, not the time it was written."""
     for device, document in documents.items():
         tx.execute(
             "INSERT INTO readings (device, at_us, doc) VALUES (?,?,?) "
             "ON CONFLICT (device) DO UPDATE SET at_us=excluded.at_us, doc=excluded.doc",
-            (device, tx.now_us, document),
+            (device, seen_us, document),
         )
 
 
@@ -44,6 +44,7 @@ def watch(paths: Paths, devices: list[SimulatedDevice], stop: threading.Event) -
     last: dict[str, str] = {}
     written_us = 0
     while not stop.wait(PERIOD_S):
+        seen_us = writer.clock.now_us()
         now: dict[str, str] = {device.id: msgspec.json.encode(device.observe()).decode() for device in devices}
         changed = {name: doc for name, doc in now.items() if last.get(name) != doc}
         if writer.clock.mono_us() - written_us >= REFRESH_US:
@@ -53,7 +54,7 @@ def watch(paths: Paths, devices: list[SimulatedDevice], stop: threading.Event) -
             continue
         last = now
         try:
-            writer.run(partial(write_readings, documents=changed))
+            writer.run(partial(write_readings, seen_us=seen_us, documents=changed))
         except NoSpace as error:
             log.warning("readings are not kept: %s", error)
     writer.close()

@@ -8,6 +8,7 @@ the process with SIGKILL, and the first passage through the second stop it. Acti
 import errno
 import os
 import signal
+import threading
 import time
 
 VARIABLE = "FAILSOFT_FAULTPOINTS"
@@ -18,6 +19,8 @@ def _parse(text: str) -> dict[str, tuple[str, int]]:
     for part in filter(None, text.split(",")):
         point, _, rest = part.partition("=")
         action, _, nth = rest.partition("@")
+        if action not in {"kill", "stop", "fail"} and not action.startswith("sleep:"):
+            raise ValueError(f"{VARIABLE}: {part!r} orders nothing; write POINT=kill, stop, fail or sleep:SECONDS")
         plan[point] = (action, int(nth or 1))
     return plan
 
@@ -36,7 +39,8 @@ def hit(point: str) -> None:
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # To this very thread: a stop of the process may reach it only after it has run on for a while.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     elif action == "fail":
         raise OSError(errno.ENOSPC, f"fault point {point}")
     elif action.startswith("sleep:"):

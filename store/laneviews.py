@@ -7,7 +7,9 @@ import msgspec
 from core import events as ev
 from core.contract import PathFacts, pair_class
 from core.decision import LaneFacts
+from core.lanes import turn_us
 from core.machine import CLAIMABLE_SQL
+from core.state import RequestState
 from core.words import Lane, PairClass
 from store.journal import Tx
 
@@ -78,6 +80,15 @@ def lane_facts(tx: Tx, lane: Lane, model: str, limit: int) -> LaneFacts:
         return LaneFacts(present=False, serving=False, out_reason=None, waiting=0, limit=limit, context=0)
     (waiting,) = tx.execute(_WAITING, (lane, model)).fetchone()
     return LaneFacts(True, row.serving, row.out_reason, waiting, limit, row.context)
+
+
+def position(tx: Tx, state: RequestState) -> int | None:
+    """How many requests go first in its lane's queue; None when it does not wait in one."""
+    if state.running or state.lane is None or state.settled_us is not None:
+        return None
+    turn = turn_us(state.priority, state.created_us)
+    (ahead,) = tx.execute(f"{_WAITING} AND turn_us<?", (state.lane, state.model, turn)).fetchone()
+    return int(ahead)
 
 
 def pair(tx: Tx, model: str) -> PairClass:

@@ -45,6 +45,8 @@ class Submitted(msgspec.Struct, frozen=True):
 
     state: RequestState
     outcome: Literal["new", "replayed", "refused"]
+    position: int | None
+    """How many requests went first in its lane's queue; None when it did not wait in one."""
 
 
 def submit(tx: Tx, sub: Submission, policy: Policy) -> Submitted:
@@ -53,7 +55,7 @@ def submit(tx: Tx, sub: Submission, policy: Policy) -> Submitted:
     Raises `Impossible` when the key was used with another body, or no lane can ever hold the request.
     """
     if sub.idempotency_key is not None and (earlier := _earlier(tx, sub)) is not None:
-        return Submitted(earlier, "replayed")
+        return _submitted(tx, earlier, "replayed")
     decision = admission.decide(_facts(tx, sub, policy))
     if decision.rule == "too-long":
         raise too_long(sub, decision)
@@ -61,14 +63,14 @@ def submit(tx: Tx, sub: Submission, policy: Policy) -> Submitted:
         again = RETRY_AFTER_S if _may_help(decision) else None
         refused = ev.Refused(sub.owner, sub.workload, sub.model, decision.rule, again, decision)
         tx.append(sub.id, refused, actor="web")
-        return Submitted(_state(tx, sub.id), "refused")
+        return _submitted(tx, _state(tx, sub.id), "refused")
     _admit(tx, sub, policy, decision)
     if sub.idempotency_key is not None:
         tx.execute(
             "INSERT INTO idempotency (owner, key, body_digest, request_id, created_us) VALUES (?,?,?,?,?)",
             (sub.owner, sub.idempotency_key, sub.body_digest, sub.id, tx.now_us),
         )
-    return Submitted(_state(tx, sub.id), "new")
+    return _submitted(tx, _state(tx, sub.id), "new")
 
 
 def _may_help(decision: Decision) -> bool:
@@ -153,3 +155,7 @@ def _state(tx: Tx, request_id: str) -> RequestState:
     state = tx.state(request_id)
     assert state is not None
     return state
+
+
+def _submitted(tx: Tx, state: RequestState, outcome: Literal["new", "replayed", "refused"]) -> Submitted:
+    return Submitted(state, outcome, laneviews.position(tx, state))

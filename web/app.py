@@ -173,6 +173,7 @@ def main(arguments: list[str] | None = None) -> None:
         app = create_app(paths, store_settings.in_force(paths))
     except FailsoftError as error:
         sys.exit(f"failsoft: {error.detail}")
+    # Made from the descriptor alone, the socket knows its protocol, and asyncio turns Nagle's delay off only then.
     Server(app).run(sockets=[socket.socket(fileno=given.fd)])
 
 

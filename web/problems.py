@@ -108,7 +108,9 @@ def _answer(
     sent = dict(headers or {})
     if request_id is not None:
         sent["x-request-id"] = request_id
-    body = problem(status, detail, code=code, instance=request.url.path, request_id=request_id, param=param, extra=more)
+    body = problem(
+        status, detail, code=code, instance=str(request.scope["path"]), request_id=request_id, param=param, extra=more
+    )
     return Response(msgspec.json.encode(body), status_code=status, media_type=PROBLEM_TYPE, headers=sent)
 
 
@@ -140,7 +142,7 @@ def _framework(request: Request[Any, Any, Any], error: HTTPException) -> Respons
         extra["param"] = first.get("key")
         detail = f"{first.get('key')}: {first.get('message')}"
     elif status == 404:
-        detail = f"there is nothing at {request.url.path}"
+        detail = f"there is nothing at {request.scope['path']}"
     elif status == 405:
         detail = f"{request.method} is not allowed here; see the Allow header"
     code = HTTPStatus(status).phrase.lower().replace(" ", "_")

@@ -3,7 +3,7 @@
 1. The `Host` must name a loopback address or the configured host: a page elsewhere that was rebound to our address is
    refused.
 2. A call that changes something and says where it comes from (`Origin`) must come from our own pages.
-3. Under `/api` and `/v1` a call that changes something carries JSON or multipart; a form of another site cannot.
+3. Under `/api` and `/v1` a call that changes something carries JSON; a form of another site cannot.
 
 Not here: forms of the dashboard (they carry a CSRF token), keys.
 """
@@ -21,7 +21,7 @@ from web.problems import Refusal
 
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _PROGRAMS: Final = ("/api/", "/v1/")
-_TYPES: Final = frozenset({"application/json", "multipart/form-data"})
+_JSON: Final = "application/json"
 
 
 def is_loopback(host: str) -> bool:
@@ -68,7 +68,7 @@ class Guard(ASGIMiddleware):
         method = str(scope.get("method", "GET"))
         if method not in _SAFE:
             _same_origin(headers, authority)
-            if str(scope["path"]).startswith(_PROGRAMS):
+            if f"/{str(scope['path']).lstrip('/')}".startswith(_PROGRAMS):  # routing forgives slashes in front
                 _json(headers)
         await next_app(scope, receive, send)
 
@@ -85,5 +85,5 @@ def _json(headers: Headers) -> None:
         if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
             return
         raise Refusal(415, "the body has no Content-Type; send application/json", code="unsupported_media_type")
-    if kind.partition(";")[0].strip().lower() not in _TYPES:
+    if kind.partition(";")[0].strip().lower() != _JSON:
         raise Refusal(415, f"{kind[:80]!r} is not read here; send application/json", code="unsupported_media_type")

@@ -41,11 +41,15 @@ class Services(msgspec.Struct, frozen=True):
 
     async def view(self, state: RequestState) -> View:
         """A request as readers see it now."""
-        text = "" if state.erased else await self.reader.text(state.id, state.output_epoch, state.visible_upto)
-        eta = None
+        return await self.view_at(state, await self.reader.position(state))
+
+    async def view_at(self, state: RequestState, position: int | None) -> View:
+        """The same, where its place in the queue is known already; nothing else is read before its first word."""
+        text, eta = "", None
+        if state.visible_upto and not state.erased:
+            text = await self.reader.text(state.id, state.output_epoch, state.visible_upto)
         if state.degraded is not None and state.running:
             eta = eta_of(state, await self.reader.history(state.id))
-        position = await self.reader.position(state)
         return request_view(state, text=text, position=position, now_us=self.now_us(), eta=eta)
 
     async def wait(self, request_id: str, version: int, seconds: float, *, settled: bool = False) -> RequestState:

@@ -19,7 +19,6 @@ from core.explain import explain, explain_decision, failure, moved, reason
 from core.replay import Redecided
 from core.state import RequestState
 from core.words import SETTLED
-from store.contents import StoredChunk
 from store.models.catalog import ModelEntry
 
 View = dict[str, Any]
@@ -216,42 +215,36 @@ def event_view(record: Recorded, cause: Recorded | None = None) -> View:
     }
 
 
-class Delta(msgspec.Struct, frozen=True):
-    """Characters `start` to `end` of an output epoch's visible text."""
+class Span(msgspec.Struct, frozen=True):
+    """Characters `start` to `end` of an output epoch's visible text, of the chunk that begins after `first` units."""
 
+    epoch: int
+    first: int
     start: int
     end: int
-    text: str
 
 
-def deltas(history: Iterable[Recorded], chunks: Mapping[int, Sequence[tuple[int, StoredChunk]]]) -> dict[int, Delta]:
-    """What each `Checkpointed` and `Completed` added to the visible text, by version.
-
-    `history` begins with the stream's first event. `chunks` holds, for each output epoch, (first unit, chunk) in
-    order; where a chunk is not there any more the version is left out.
-    """
-    found: dict[int, Delta] = {}
+def spans(history: Iterable[Recorded]) -> dict[int, Span]:
+    """What each `Checkpointed` and `Completed` added, by version. `history` begins with the stream's first event."""
+    found: dict[int, Span] = {}
     epoch, units, shown = 0, 0, 0
-    stored = {epoch: dict(rows) for epoch, rows in chunks.items()}
     for record in history:
         event = record.event
         if isinstance(event, ev.Resumed) and event.origin == "start":
             epoch, units, shown = epoch + 1, 0, 0
         elif isinstance(event, ev.Checkpointed | ev.Completed):
-            chunk = stored.get(epoch, {}).get(units)
-            if chunk is not None:
-                found[record.version] = Delta(shown, event.visible_upto, chunk.text)
+            found[record.version] = Span(epoch, units, shown, event.visible_upto)
             units, shown = event.units, event.visible_upto
     return found
 
 
-def frame_view(record: Recorded, cause: Recorded | None, delta: Delta | None) -> View:
-    """An event as a stream frame: with the text it made visible, or `erased` when that is gone."""
+def frame_view(record: Recorded, cause: Recorded | None, span: Span | None, text: str | None) -> View:
+    """An event as a stream frame: with the text it made visible, or `erased` when that is gone (`text` is None)."""
     view = event_view(record, cause)
-    if isinstance(record.event, ev.Checkpointed | ev.Completed):
-        if delta is None:
+    if span is not None:
+        if text is None:
             return view | {"erased": True}
-        return view | {"delta": {"from": delta.start, "to": delta.end, "text": delta.text}}
+        return view | {"delta": {"from": span.start, "to": span.end, "text": text}}
     if isinstance(record.event, ev.Resumed) and record.event.origin == "start":
         return view | {"output": "restarted"}
     return view
@@ -300,6 +293,12 @@ def lane_view(row: Mapping[str, Any], *, limit: int, now_us: int) -> View:
     }
 
 
+def device_label(row: Mapping[str, Any]) -> str:
+    """A device's name, from which it is plain whether it is simulated."""
+    name = str(row["name"])
+    return f"{name} (simulated)" if row["simulated"] and "simulated" not in name.lower() else name
+
+
 def device_view(row: Mapping[str, Any], *, now_us: int) -> View:
     """A device with its latest reading, from a row of `Reader.devices`."""
     simulated = bool(row["simulated"])
@@ -309,7 +308,7 @@ def device_view(row: Mapping[str, Any], *, now_us: int) -> View:
         "kind": "gpu",
         "name": row["name"],
         "simulated": simulated,
-        "label": f"{row['name']} (simulated)" if simulated and "simulated" not in row["name"].lower() else row["name"],
+        "label": device_label(row),
         "state": row["state"],
         "reason": reason(code) if code else None,
         "reason_code": code,
@@ -336,7 +335,7 @@ def host_view(reading: tuple[int, Mapping[str, Any]] | None, *, now_us: int) -> 
         "reason_code": None,
         "epoch": 1,
         "since": None,
-        "total_bytes": document.get("total_bytes") if document else None,
+        "total_bytes": document.get("total") if document else None,
         "reading": document,
         "reading_at": None if at_us is None else time_text(at_us),
         "reading_age_s": seconds_since(at_us, now_us),

@@ -66,15 +66,11 @@ class SimulatedDevice:
     def allocate(self, size: int) -> None:
         """Take `size` bytes for this process, in addition to what it has."""
         with self._change() as state:
-            if state.lost is not None:
-                raise DeviceFault(f"{self.id} is lost: {state.lost}")
-            free = state.total - state.foreign - sum(state.holders.values())
-            if state.fail_allocations > 0:
-                state.fail_allocations -= 1
-                raise AllocationFailed(f"{self.id} refused {size} bytes by plan", need=size, free=free)
-            if size > free:
-                raise AllocationFailed(f"{self.id} cannot give {size} bytes: {free} are free", need=size, free=free)
-            state.holders[_me()] = state.holders.get(_me(), 0) + size
+            refused = _refusal(self.id, state, size)
+            if refused is None:
+                state.holders[_me()] = state.holders.get(_me(), 0) + size
+        if refused is not None:
+            raise refused
 
     def release(self) -> None:
         """Give back what this process holds."""
@@ -117,6 +113,19 @@ class SimulatedDevice:
         """Let a neighbour hold `size` bytes."""
         with self._change() as state:
             state.foreign = size
+
+
+def _refusal(device: str, state: SimulatedState, size: int) -> DeviceFault | AllocationFailed | None:
+    """Why the card does not give `size` bytes; a planned failure is used up by it."""
+    if state.lost is not None:
+        return DeviceFault(f"{device} is lost: {state.lost}")
+    free = state.total - state.foreign - sum(state.holders.values())
+    if state.fail_allocations > 0:
+        state.fail_allocations -= 1
+        return AllocationFailed(f"{device} refused {size} bytes by plan", need=size, free=free)
+    if size > free:
+        return AllocationFailed(f"{device} cannot give {size} bytes: {free} are free", need=size, free=free)
+    return None
 
 
 def _me() -> str:

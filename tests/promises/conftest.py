@@ -32,5 +32,5 @@ def model_house(model_root: Path) -> Iterator[House]:
 
 @pytest.fixture
 def kills() -> int:
-    """How many blows: a sample by default, all of them where FAILSOFT_KILLS says so."""
-    return int(os.environ.get("FAILSOFT_KILLS", "100"))
+    """How many interruptions; more where FAILSOFT_KILLS says so."""
+    return int(os.environ.get("FAILSOFT_KILLS", "300"))

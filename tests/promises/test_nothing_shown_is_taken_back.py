@@ -1,5 +1,6 @@
 """Promise 2: text a client has seen is never changed, repeated or skipped by a failover."""
 
+import json
 import random
 import signal
 import threading
@@ -61,13 +62,12 @@ def test_the_answer_is_the_same_whenever_and_whatever_is_killed(
 
 
 def test_every_frame_a_reader_saw_is_a_piece_of_the_final_text(null_house: House) -> None:
-    expected = null_house.settled(null_house.submit("[[tps=4000]] watched", max_tokens=64))["output"]["text"]
     request_id = null_house.submit("[[tps=100]] watched", max_tokens=64)
     seen: list[str] = []
 
     def watch() -> None:
         with null_house.client.stream(
-            "GET", f"/api/requests/{request_id}/events", headers={"Accept": "application/x-ndjson"}
+            "GET", f"/api/requests/{request_id}/events", headers={"Accept": "text/event-stream"}
         ) as answer:
             seen.extend(answer.iter_lines())
 
@@ -77,10 +77,9 @@ def test_every_frame_a_reader_saw_is_a_piece_of_the_final_text(null_house: House
     null_house.send(null_house.runner("gpu"), signal.SIGKILL)
     final = null_house.settled(request_id)
     reader.join()
-    del expected  # another prompt is another answer; only this one's own frames are compared
-    import json
-
-    deltas = [frame["delta"] for frame in map(json.loads, seen) if "delta" in frame]
+    frames = [json.loads(line.removeprefix("data: ")) for line in seen if line.startswith("data: ")]
+    deltas = [frame["delta"] for frame in frames if "delta" in frame]
+    assert "Rerouted" in [frame["type"] for frame in frames]
     assert "".join(delta["text"] for delta in deltas) == final["output"]["text"]
     position = 0
     for delta in deltas:
@@ -88,31 +87,32 @@ def test_every_frame_a_reader_saw_is_a_piece_of_the_final_text(null_house: House
         position = delta["to"]
 
 
-def test_300_kills_of_runners_change_no_answer(null_house: House, kills: int) -> None:
+def test_300_interrupted_answers_are_all_the_undisturbed_ones(null_house: House, kills: int) -> None:
+    """Each SIGKILL interrupts up to a dozen answers, each at a moment of its own."""
     draw = random.Random(2026)
     prompts = [f"[[tps=60]] question {n}" for n in range(8)]
-    expected: dict[str, str] = {}
-    for prompt in prompts:
-        view = null_house.settled(null_house.submit(prompt, max_tokens=48))
-        expected[prompt] = view["output"]["text"]
+    expected = {p: null_house.settled(null_house.submit(p, max_tokens=48))["output"]["text"] for p in prompts}
     running: dict[str, str] = {}
-    done = 0
-    for blow in range(kills):
-        while len(running) < 6:
+    finished = 0
+    while interrupted(null_house) < kills:
+        while len(running) < 12:
             prompt = draw.choice(prompts)
             running[null_house.submit(prompt, max_tokens=48)] = prompt
-        lane = "gpu" if draw.random() < 0.6 else "cpu"
-        null_house.send(null_house.runner(lane), signal.SIGKILL)
-        threading.Event().wait(draw.random() * 0.25)
+        threading.Event().wait(draw.random() * 0.4)
+        null_house.send(null_house.runner("gpu" if draw.random() < 0.6 else "cpu"), signal.SIGKILL)
         for request_id in [r for r in running if null_house.state(r) == "completed"]:
-            assert null_house.view(request_id)["output"]["text"] == expected[running.pop(request_id)], blow
-            done += 1
+            assert null_house.view(request_id)["output"]["text"] == expected[running.pop(request_id)]
+            finished += 1
     for request_id, prompt in running.items():
         view = null_house.settled(request_id)
         assert (view["state"], view["output"]["text"]) == ("completed", expected[prompt])
-        done += 1
-    assert done >= kills // 20
+        finished += 1
+    assert finished >= 24
     assert null_house.verify().ok
+
+
+def interrupted(home: House) -> int:
+    return int(home.rows("SELECT count(*) FROM events WHERE type='FaultSeen' AND stream LIKE 'req%'")[0][0])
 
 
 @pytest.mark.parametrize("cap", [1, 2, 3, 16])

@@ -16,6 +16,7 @@ from litestar.di import NamedDependency
 from core.explain import reason
 from web.api.answers import answer
 from web.services import Services
+from web.views import device_label
 
 ON_ITS_WAY: Final = frozenset({None, "starting", "loading"})
 """Reasons of a lane that does not serve yet, as against one that is out."""
@@ -84,7 +85,7 @@ async def health(services: NamedDependency[Services]) -> Response[bytes]:
     seq, _hash = await services.reader.head()
     checks = [Check("store", "pass", f"{seq} events recorded"), *lane_checks(services.settings.models, lanes)]
     for row in devices.values():
-        label = f"{row['name']}{' (simulated)' if row['simulated'] else ''}"
+        label = device_label(row)
         well = row["state"] == "ok"
         detail = f"{label} is in" if well else f"{label} is out: {reason(row['reason'] or row['state'])}"
         checks.append(Check(f"device {row['id']}", "pass" if well else "warn", detail))

@@ -11,15 +11,16 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from litestar.response import Stream
 
-from core import events as ev
 from core.errors import Malformed
 from core.events import Recorded
+from core.machine import apply
 from core.replay import fold, redecide
+from core.state import RequestState
 from core.words import SETTLED
 from web.api.answers import Call, answer, count_param, request_headers
 from web.api.streams import EVENT_STREAM, Pings, frame, stream
 from web.services import Services
-from web.views import View, deltas, frame_view, replay_view, request_view
+from web.views import View, frame_view, replay_view, request_view, spans
 
 NDJSON: Final = "application/x-ndjson"
 PAGE: Final = 500
@@ -37,32 +38,36 @@ async def frames_after(services: Services, history: Sequence[Recorded], after: i
     fresh = [record for record in history if record.version > after]
     if not fresh:
         return []
-    stream_id = fresh[0].stream
     causes = await causes_of(services, fresh, history)
-    epoch = 0
-    epochs = set()
-    for record in history:
-        if isinstance(record.event, ev.Resumed) and record.event.origin == "start":
-            epoch += 1
-        if record.version > after and isinstance(record.event, ev.Checkpointed | ev.Completed):
-            epochs.add(epoch)
-    added = deltas(history, {number: await services.reader.chunks(stream_id, number) for number in epochs})
-    return [frame_view(record, causes.get(record.cause_seq or 0), added.get(record.version)) for record in fresh]
+    added = {version: span for version, span in spans(history).items() if version > after}
+    texts: dict[tuple[int, int], str] = {}
+    for epoch in {span.epoch for span in added.values()}:
+        first = min(span.first for span in added.values() if span.epoch == epoch)
+        chunks = await services.reader.chunks(fresh[0].stream, epoch, first)
+        texts |= {(epoch, unit): chunk.text for unit, chunk in chunks}
+    views = []
+    for record in fresh:
+        span = added.get(record.version)
+        text = texts.get((span.epoch, span.first)) if span else None
+        views.append(frame_view(record, causes.get(record.cause_seq or 0), span, text))
+    return views
 
 
 async def follow(services: Services, request_id: str, after: int) -> AsyncGenerator[bytes, None]:
     """The request's frames beyond `after` as they become durable; ends once it has settled."""
     pings = Pings(asyncio.get_running_loop().time)
     history: list[Recorded] = []
+    state: RequestState | None = None
     with services.doorbell.listen() as listener:
         while True:
-            history += await services.reader.history(request_id, after=len(history))
-            views = await frames_after(services, history, after)
-            for view in views:
+            more = await services.reader.history(request_id, after=len(history))
+            history += more
+            for view in await frames_after(services, history, after):
                 after = view["version"]
                 pings.sent()
                 yield frame(view, id_=view["version"], event=view["type"])
-            state = fold(history)
+            for record in more:
+                state = apply(state, record.event, stream=record.stream, at_us=record.at_us, attempt=record.attempt)
             if state is None or state.state in SETTLED or services.doorbell.closing:
                 return
             if pings.due():

@@ -80,7 +80,9 @@ async def create(request: Call, services: NamedDependency[Services]) -> Response
         headers["preference-applied"] = f"wait={wait_s:g}"
     if submitted.outcome == "replayed":
         headers["idempotent-replayed"] = "true"
-    return answer(await services.view(state), 202, headers)
+    known = state.version == submitted.state.version
+    view = await (services.view_at(state, submitted.position) if known else services.view(state))
+    return answer(view, 202, headers)
 
 
 @get("/api/requests/{request_id:str}")

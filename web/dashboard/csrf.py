@@ -18,6 +18,7 @@ from web.problems import Refusal
 
 COOKIE: Final = "failsoft_form"
 FIELD: Final = "_form"
+_CODE: Final = "form_refused"
 _REMEDY: Final = "open the page again and repeat the action there"
 
 
@@ -35,7 +36,9 @@ def cookie(token: str, *, secure: bool) -> Cookie:
 def require(request: Request[Any, Any, Any], field: str) -> None:
     """Raise `Refusal` unless the form is ours."""
     if request.headers.get("sec-fetch-site") not in {None, "same-origin", "none"}:
-        raise Refusal(403, f"the form was sent from another site; {_REMEDY}", code="form_refused")
+        raise Refusal(403, f"the form was sent from another site; {_REMEDY}", code=_CODE)
     known = request.cookies.get(COOKIE, "")
     if not known or not hmac.compare_digest(known.encode(), field.encode()):
-        raise Refusal(403, f"the form is not of this browser's visit, or cookies are off; {_REMEDY}", code="form_refused")
+        raise Refusal(
+            403, f"the form is not of this browser's visit, or cookies are off; {_REMEDY}", code="form_refused"
+        )

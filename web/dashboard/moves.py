@@ -26,6 +26,7 @@ class Turn(msgspec.Struct, frozen=True):
     version: int
     title: str
     tone: str
+    moved: bool
     at: Moment
     seen: str
     seen_version: int | None
@@ -60,6 +61,7 @@ def _turn(record: Recorded, causes: Mapping[int, Recorded], now_us: int) -> Turn
         version=record.version,
         title=_title(event),
         tone="bad" if isinstance(event, ev.Failed) else "move",
+        moved=isinstance(event, MOVES),
         at=moment(record.at_us, now_us),
         seen=explain(cause.event) if seen and cause else _reason(event),
         seen_version=cause.version if seen and cause else None,

@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import msgspec
@@ -59,13 +60,21 @@ async def banner(
         if not row["serving"] and row["device"] not in lost and row["out_reason"] not in _CALM:
             record = await _last(reader, f"lane-{row['lane']}", "LaneOut")
             outages.append(_lane_out(row, record, lanes, now_us))
-    moved_now = [s for s in requests if s.settled_us is None and s.degraded and s.degraded.reason not in _NOT_FAULTS]
+    never_had = {row["model"] for row in lanes if row["out_reason"] in _CALM}
+    moved_now = [one for one in requests if _moved_by_fault(one, never_had)]
     if not outages and moved_now:
         outages.append(_still_moved(moved_now[-1], now_us))
     if not outages:
         return None
     spoken = " ".join(dict.fromkeys(f"{one.what}: {one.sentence}" for one in outages))
     return Banner(tuple(outages), len(moved_now), f"Degraded. {spoken}")
+
+
+def _moved_by_fault(state: RequestState, never_had: AbstractSet[str]) -> bool:
+    mark = state.degraded
+    if mark is None or state.settled_us is not None or mark.reason in _NOT_FAULTS:
+        return False
+    return mark.reason != "gpu-out" or state.model not in never_had
 
 
 async def _last(reader: Reader, stream: str, type_: str) -> Recorded | None:

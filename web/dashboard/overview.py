@@ -11,10 +11,12 @@ from core.words import ALL_STATES, State
 from store.reads import Reader
 from web.dashboard.bars import Bars, device_bars, host_bars
 from web.dashboard.outage import Banner, banner
-from web.dashboard.wording import Chip, Moment, ago, lane_name, moment, short, size, state_chip
+from web.dashboard.wording import NONE, Chip, Moment, ago, lane_name, moment, short, size, state_chip
 from web.views import device_view, host_view, lane_view, runner_view
 
 ROWS: Final = 25
+_MAY_BE_MOVED: Final = ("rerouted-cpu", "checkpointed")
+_MOST_MOVED: Final = 100
 _IN: Final = Chip("check", "serving", "good")
 _OUT: Final = Chip("warn", "out", "bad")
 _RUNNER_TONES: Final = {"busy": "run", "idle": "good", "starting": "wait", "loading": "wait", "stopping": "off"}
@@ -110,16 +112,13 @@ async def overview(
     """The page. `limits` are how many new requests may wait in each lane. Raises `Malformed` for a foreign cursor."""
     device_rows, lane_rows, runner_rows = await reader.devices(), await reader.lanes(), await reader.runners()
     page = await reader.requests({"state": state} if state else {}, cursor, ROWS)
-    moved = [s for name in ("rerouted-cpu", "checkpointed") for s in (await reader.requests({"state": name}, None, 100)).items]
+    moved = [one for name in _MAY_BE_MOVED for one in (await reader.requests({"state": name}, None, _MOST_MOVED)).items]
     counts = await reader.counts()
     simulated = {row["id"] for row in device_rows if row["simulated"]}
-    host = host_view(await reader.reading("host"), now_us=now_us)
-    devices = [
-        _device(device_view(row, now_us=now_us), await _promised(reader, row["id"], runner_rows), row["read_us"], now_us)
-        for row in device_rows
-    ]
-    host_at = await reader.reading("host")
-    devices.append(_card(host, host_bars(host["reading"]), host_at[0] if host_at else None, now_us))
+    devices = [_device(row, await _promised(reader, row["id"], runner_rows), now_us) for row in device_rows]
+    host = await reader.reading("host")
+    host_bar = host_bars(host[1] if host else None)
+    devices.append(_card(host_view(host, now_us=now_us), host_bar, host[0] if host else None, now_us))
     return Overview(
         banner=await banner(reader, device_rows, lane_rows, moved, now_us),
         draining=await reader.flag("draining") == "1",
@@ -134,22 +133,19 @@ async def overview(
     )
 
 
-async def _promised(
-    reader: Reader, device: str, runners: Sequence[Mapping[str, Any]]
-) -> list[tuple[str, int | None]]:
+async def _promised(reader: Reader, device: str, runners: Sequence[Mapping[str, Any]]) -> list[tuple[str, int | None]]:
     """What each runner on a device said it holds when its model was loaded; None while it has not said."""
     found: list[tuple[str, int | None]] = []
     for row in runners:
-        if row["device"] == device and row["state"] != "gone":
+        if row["device"] == device:
             loaded = await reader.journal(stream=f"runner-{row['id']}", type_="RunnerLoaded", limit=1, newest=True)
             found.append((row["id"], getattr(loaded[0].event, "bytes_held", None) if loaded else None))
     return found
 
 
-def _device(
-    view: Mapping[str, Any], promised: Sequence[tuple[str, int | None]], read_us: int | None, now_us: int
-) -> DeviceCard:
-    return _card(view, device_bars(view["total_bytes"], view["reading"], promised), read_us, now_us)
+def _device(row: Mapping[str, Any], promised: Sequence[tuple[str, int | None]], now_us: int) -> DeviceCard:
+    view = device_view(row, now_us=now_us)
+    return _card(view, device_bars(view["total_bytes"], view["reading"], promised), row["read_us"], now_us)
 
 
 def _card(view: Mapping[str, Any], bars: Bars, read_us: int | None, now_us: int) -> DeviceCard:
@@ -176,7 +172,7 @@ def _lane(row: Mapping[str, Any], limits: Mapping[str, int], simulated: set[str]
         running=view["running"],
         waiting=view["waiting"],
         limit=view["limit"],
-        oldest="–" if view["oldest_age_s"] is None else ago(view["oldest_age_s"]),
+        oldest=NONE if view["oldest_age_s"] is None else ago(view["oldest_age_s"]),
         context=view["context"],
         engine=view["engine"],
         device=view["device"],

@@ -17,7 +17,7 @@ from web.dashboard.moves import Turn, turns
 from web.dashboard.spans import Course, course
 from web.dashboard.timeline import Group, timeline
 from web.dashboard.travel import Travel, travel
-from web.dashboard.wording import Chip, Moment, duration, lane_name, moment, state_chip
+from web.dashboard.wording import NONE, Chip, Moment, duration, lane_name, moment, short, state_chip
 from web.views import request_view
 
 
@@ -65,6 +65,7 @@ class RequestPage(msgspec.Struct, frozen=True):
     """The page. `travel` is None on the live page; `degraded` and `error` are sentences or empty."""
 
     id: str
+    short: str
     title: str
     chip: Chip
     state: str
@@ -89,6 +90,11 @@ class RequestPage(msgspec.Struct, frozen=True):
     actions: Actions
     travel: Travel | None
 
+    @property
+    def turns_title(self) -> str:
+        """What the turns are about."""
+        return "Failovers" if any(turn.moved for turn in self.turns) else "Faults and what followed"
+
 
 async def request_page(reader: Reader, request_id: str, now_us: int, at: int | None = None) -> RequestPage:
     """The page of a request, frozen after event `at` if given (the nearest there is). Raises `NotFound`."""
@@ -108,6 +114,7 @@ async def request_page(reader: Reader, request_id: str, now_us: int, at: int | N
     view = request_view(state, text=outputs[-1].text, position=None, now_us=now_us)
     return RequestPage(
         id=state.id,
+        short=short(state.id),
         title=state.served_model or state.model,
         chip=state_chip(state.state, moved=bool(state.failovers)),
         state=state.state,
@@ -162,7 +169,7 @@ def _times(way: Course, now_us: int) -> tuple[Fact, ...]:
         Fact("Waited", duration(way.wait_us / 1e6), "in a queue, over all attempts"),
         Fact("Ran", duration(way.run_us / 1e6), "owned by a runner, over all attempts"),
         Fact("Total", duration(total), "since it was accepted"),
-        Fact("Tokens/s", "–" if rate is None else f"{rate:.1f}", "units over the time it ran"),
+        Fact("Tokens/s", NONE if rate is None else f"{rate:.1f}", "units over the time it ran"),
     )
 
 
@@ -172,13 +179,13 @@ def _facts(state: RequestState, history: Sequence[Recorded]) -> tuple[Fact, ...]
     return (
         Fact("Lane", lane_name(state.lane)),
         Fact("Model", state.served_model or state.model),
-        Fact("Engine", engine or "–"),
-        Fact("Device", state.device or "–"),
-        Fact("Runner", state.runner or "–"),
+        Fact("Engine", engine or NONE),
+        Fact("Device", state.device or NONE),
+        Fact("Runner", state.runner or NONE),
         Fact("Attempt", str(state.attempt) if state.attempt else "none yet"),
-        Fact("Failover", state.failover if isinstance(first, ev.Admitted) else "–"),
+        Fact("Failover", state.failover if isinstance(first, ev.Admitted) else NONE),
         Fact("Prompt", f"{state.prompt_tokens} tokens"),
-        Fact("Ended by", state.finish_reason or state.ended_by or "–"),
+        Fact("Ended by", state.finish_reason or state.ended_by or NONE),
     )
 
 

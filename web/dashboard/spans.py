@@ -21,7 +21,7 @@ class Passed(msgspec.Struct, frozen=True):
 
 
 class Course(msgspec.Struct, frozen=True):
-    """`states[i]` is the request after event i + 1. Times in microseconds; `produced` counts units over all attempts."""
+    """`states[i]` is the request after event i + 1. Microseconds; `produced` counts units over all attempts."""
 
     states: tuple[RequestState, ...]
     passed: tuple[Passed, ...]

@@ -9,7 +9,7 @@ from core import events as ev
 from core.events import Recorded
 from core.state import DegradedMark, FailureMark, RequestState
 from web.dashboard.moves import MOVES, Asked, asked_again
-from web.dashboard.wording import moment
+from web.dashboard.wording import NONE, moment
 
 _MARKED: Final = (ev.FaultSeen, ev.Rerouted, ev.Returned, ev.Requeued, ev.Failed, ev.LateWriteRejected)
 _ALWAYS_CHANGES: Final = frozenset({"version", "updated_us"})
@@ -107,7 +107,7 @@ def changes(before: RequestState | None, after: RequestState) -> tuple[Change, .
 
 def _written(name: str, value: Any) -> str:
     if value is None or value == ():
-        return "–"
+        return NONE
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name.endswith("_us"):

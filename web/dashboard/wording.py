@@ -8,6 +8,8 @@ import msgspec
 from core.words import State
 
 UNKNOWN: Final = "unknown"
+NONE: Final = "—"
+"""There is no such thing; `unknown` means there is, and nobody knows it."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -79,9 +81,11 @@ def duration(seconds: float | None) -> str:
 
 
 def size(count: int | None) -> str:
-    """Bytes in KiB, MiB or GiB; unknown is said to be unknown."""
+    """Bytes in B, KiB, MiB or GiB; unknown is said to be unknown."""
     if count is None:
         return UNKNOWN
+    if count < 1 << 10:
+        return f"{count} B"
     if count < 1 << 20:
         return f"{count / (1 << 10):.0f} KiB"
     return f"{count / (1 << 20):.0f} MiB" if count < 1 << 30 else f"{count / (1 << 30):.2f} GiB"
@@ -94,4 +98,4 @@ def short(id_: str) -> str:
 
 def lane_name(lane: str | None) -> str:
     """`GPU`, `CPU`, or a dash."""
-    return lane.upper() if lane else "–"
+    return lane.upper() if lane else NONE

@@ -42,59 +42,49 @@
 
   /* ---- swaps that do not disturb ---- */
 
-  const grow = (before, after) => {
-    if (before.dataset.epoch !== after.dataset.epoch || !after.textContent.startsWith(before.textContent)) return;
-    const following = before.scrollHeight - before.scrollTop - before.clientHeight < 24;
-    const added = after.textContent.slice(before.textContent.length);
-    if (added) before.append(added);
-    if (added) delete before.dataset.empty;
-    before.normalize();
-    after.replaceWith(before);
-    requestAnimationFrame(() => { if (following) before.scrollTop = before.scrollHeight; });
-  };
-  const keep = (target, fresh) => {
-    for (const one of fresh.querySelectorAll("details[id]")) {
-      const old = document.getElementById(one.id);
-      if (old) one.open = old.open;
-    }
-    for (const one of target.querySelectorAll("pre")) one.dataset.top = one.scrollTop;
-  };
-  document.addEventListener("htmx:oobBeforeSwap", (event) => {
-    const { target, fragment } = event.detail;
-    const fresh = fragment.firstElementChild ?? fragment;
-    if (target.getAttribute("role") === "status") {
-      if (target.textContent !== fresh.textContent) target.textContent = fresh.textContent;
-      event.detail.shouldSwap = false;
-      return;
-    }
-    keep(target, fresh);
-    if (fresh.isEqualNode(target)) {
-      event.detail.shouldSwap = false;
-      return;
-    }
-    const before = target.querySelector("#output-text");
-    const after = fresh.querySelector("#output-text");
-    if (!before || !after) return;
-    const top = before.scrollTop;
-    grow(before, after);
-    if (before.isConnected === false) requestAnimationFrame(() => { if (before.scrollTop === 0) before.scrollTop = top; });
-  });
-
-  /* ---- time passes without asking ---- */
-
   const ago = (seconds) => {
     const whole = Math.max(0, Math.floor(seconds));
     if (whole < 60) return `${whole} s ago`;
     if (whole < 3600) return `${Math.floor(whole / 60)} min ago`;
     return whole < 86400 ? `${Math.floor(whole / 3600)} h ago` : `${Math.floor(whole / 86400)} d ago`;
   };
-  if (listens) {
-    setInterval(() => {
-      for (const one of document.querySelectorAll("time[data-ago]")) {
-        one.textContent = ago((Date.now() - Date.parse(one.dateTime)) / 1000);
-      }
-    }, 1000);
-  }
+  const tick = (root) => {
+    for (const one of root.querySelectorAll("time[data-ago]")) {
+      const now = ago((Date.now() - Date.parse(one.dateTime)) / 1000);
+      if (one.textContent !== now) one.textContent = now;
+    }
+  };
+  const grow = (shown, whole) => {
+    if (shown.dataset.epoch !== whole.dataset.epoch || !whole.textContent.startsWith(shown.textContent)) return;
+    const following = shown.scrollHeight - shown.scrollTop - shown.clientHeight < 24;
+    const added = whole.textContent.slice(shown.textContent.length);
+    if (added) {
+      shown.append(added);
+      shown.normalize();
+      delete shown.dataset.empty;
+    }
+    if (following) shown.scrollTop = shown.scrollHeight;
+  };
+  document.addEventListener("htmx:oobBeforeSwap", (event) => {
+    const { target, fragment } = event.detail;
+    const fresh = fragment.firstElementChild;
+    if (target.getAttribute("role") === "status") {
+      if (target.textContent !== fresh.textContent) target.textContent = fresh.textContent;
+      event.detail.shouldSwap = false;
+      return;
+    }
+    for (const one of fresh.querySelectorAll("details[id]")) {
+      const old = document.getElementById(one.id);
+      if (old) one.open = old.open;
+    }
+    const shown = target.querySelector("#output-text");
+    const whole = fresh.querySelector("#output-text");
+    if (shown && whole) grow(shown, whole);
+    if (listens) [target, fresh].forEach(tick);
+    if (fresh.isEqualNode(target)) event.detail.shouldSwap = false;
+  });
+
+  if (listens) setInterval(() => tick(document), 1000);
 
   /* ---- time travel: the slider follows the links, the keys follow the links ---- */
 

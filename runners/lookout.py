@@ -1,0 +1,50 @@
+"""What the runners would find on this machine, as JSON: cores, memory, accelerators. `python -m runners.lookout`.
+
+A process of its own, since asking a driver may hang; whoever asks gives it a time.
+"""
+
+import sys
+from typing import Any
+
+import msgspec
+
+from runners.devices.host import observe_host
+from runners.process import usable_cores
+
+
+def accelerators() -> dict[str, Any]:
+    """What NVML tells: `driver` and `devices`, or `problem` with the reason why it tells nothing."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return {"driver": _text(pynvml.nvmlSystemGetDriverVersion()), "devices": [_device(h) for h in handles]}
+    except pynvml.NVMLError as error:
+        return {"problem": str(error)}
+
+
+def _device(handle: Any) -> dict[str, Any]:
+    import pynvml
+
+    facts = {"id": _text(pynvml.nvmlDeviceGetUUID(handle)), "name": _text(pynvml.nvmlDeviceGetName(handle))}
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    except pynvml.NVMLError:  # memory shared with the host, or a device in trouble: unknown, never zero
+        return facts | {"total_bytes": None, "free_bytes": None}
+    return facts | {"total_bytes": memory.total, "free_bytes": memory.free}
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def main() -> int:
+    """Print what there is."""
+    found = {"cores": usable_cores(), "memory": msgspec.to_builtins(observe_host()), "accelerators": accelerators()}
+    sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

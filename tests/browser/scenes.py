@@ -1,0 +1,94 @@
+"""A service in the middle of its day, played by hand: what the pictures show and some tests look at."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from core import events as ev
+from store import failover
+from store.clock import boot_id
+from store.settings import Settings
+
+TEXT = """\
+The lane that answers is not always the lane that was asked. When a card falls off the bus, the words that were shown
+stay as they are, and the next ones come from the processor. Slower, and the same words.
+"""
+WORDS = TEXT.split()
+
+
+def settings() -> Settings:
+    """One model, the built-in one."""
+    return Settings(models=("null",))
+
+
+def reading(box: Any, device: str, **numbers: Any) -> None:
+    """What the monitor would have written."""
+    doc = msgspec.json.encode(numbers).decode()
+    box.writer.run(
+        lambda tx: tx.execute(
+            "INSERT INTO readings (device, at_us, doc) VALUES (?,?,?) "
+            "ON CONFLICT (device) DO UPDATE SET at_us=excluded.at_us, doc=excluded.doc",
+            (device, tx.now_us, doc),
+        )
+    )
+
+
+def runner(box: Any, name: str, lane: str, state: str, held: int) -> None:
+    """A runner process, as the supervisor would have entered it."""
+    device = "sim-0" if lane == "gpu" else "cpu"
+
+    def unit(tx: Any) -> None:
+        tx.append(f"runner-{name}", ev.RunnerStarted(lane, device, os.getpid(), "null", "null"), actor="supervisor")  # type: ignore[arg-type]
+        tx.append(f"runner-{name}", ev.RunnerLoaded(420_000, held), actor=name)
+        tx.execute(
+            "INSERT INTO runners (id, lane, model, device, engine, pid, ticks, boot_id, state, rss_bytes, beat_us, "
+            "started_us) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+            (name, lane, "null", device, "null", os.getpid(), 1, boot_id(), state, held * 2, tx.now_us, tx.now_us),
+        )
+
+    box.writer.run(unit)
+
+
+def speak(hand: Any, words: list[str], *, chunk: int = 4) -> None:
+    """Make these words durable, some at a time."""
+    for at in range(0, len(words), chunk):
+        hand.say(" ".join(words[at : at + chunk]) + " ", took_us=40_000)
+
+
+def play(box: Any) -> Iterator[tuple[str, str]]:
+    """Play the day, and stop wherever a page is worth a look: its name and address."""
+    yield "empty", "/"
+    reading(box, "sim-0", state="ok", total=1 << 30, used=700 << 20, ours=450 << 20, foreign=250 << 20, simulated=True)
+    reading(box, "host", total=16 << 30, available=9 << 30, limited_by="memory")
+    runner(box, "gpu-hand", "gpu", "busy", 400 << 20)
+    runner(box, "cpu-hand", "cpu", "idle", 180 << 20)
+    plain = box.completed("All of it ", "came from the GPU lane.")
+    stopped = box.failed("Some words were shown, ")
+    gpu, cpu = box.hand("gpu"), box.hand("cpu")
+    moved = box.submit(max_tokens=400)["id"]
+    assert gpu.take() == moved
+    speak(gpu, WORDS[:18])
+    box.submit(max_tokens=32)
+    yield "overview", "/"
+    yield "running", f"/requests/{moved}"
+    lose(box)
+    yield "degraded", "/"
+    assert cpu.take() == moved
+    speak(cpu, WORDS[18:])
+    cpu.finish("The end.")
+    cpu.take()
+    speak(cpu, WORDS[:4])
+    yield "moved", f"/requests/{moved}"
+    yield "travel", f"/requests/{moved}?at=10"
+    yield "stopped", f"/requests/{stopped}"
+    yield "plain", f"/requests/{plain}"
+    yield "missing", "/requests/req_nowhere"
+
+
+def lose(box: Any) -> None:
+    """The simulated card falls off the bus."""
+    policy = box.settings.policy
+    box.writer.run(lambda tx: failover.device_lost(tx, "sim-0", policy, reason="fell off the bus", actor="monitor"))
+    reading(box, "sim-0", state="lost", reason="fell off the bus", simulated=True)

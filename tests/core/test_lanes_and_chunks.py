@@ -1,0 +1,42 @@
+"""Whose turn it is, and how much is done between two checkpoints."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.chunks import chunk_size
+from core.contract import PathFacts, pair_class
+from core.lanes import turn_us
+
+
+def test_batch_waits_a_minute_behind_and_no_longer() -> None:
+    assert turn_us("interactive", 59_999_999) < turn_us("batch", 0) < turn_us("interactive", 60_000_001)
+
+
+def test_chunks_grow_by_position() -> None:
+    done, sizes = 0, []
+    while done < 30:
+        sizes.append(chunk_size(done, 8))
+        done += sizes[-1]
+    assert sizes == [2, 4, 8, 8, 8]
+
+
+@given(st.integers(0, 500), st.integers(1, 64))
+def test_chunks_stay_between_one_and_the_cap(done: int, cap: int) -> None:
+    assert 1 <= chunk_size(done, cap) <= cap
+
+
+@given(st.integers(1, 64), st.integers(0, 200))
+def test_a_later_position_never_has_a_smaller_chunk(cap: int, done: int) -> None:
+    assert chunk_size(done, cap) <= chunk_size(done + 1, cap)
+
+
+HOST = PathFacts("e/1", "c", on_host=True)
+CARD = PathFacts("e/1", "c", on_host=False)
+
+
+def test_only_the_same_build_on_the_host_is_identical() -> None:
+    assert pair_class(HOST, HOST) == "identical"
+    assert pair_class(CARD, HOST) == "none"
+    assert pair_class(HOST, PathFacts("e/2", "c", on_host=True)) == "none"
+    assert pair_class(HOST, PathFacts("e/1", "d", on_host=True)) == "none"
+    assert pair_class(PathFacts("e/1", "", on_host=True), PathFacts("e/1", "", on_host=True)) == "none"

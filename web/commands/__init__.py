@@ -1,0 +1,1 @@
+"""The commands of `failsoft`, one module each."""

@@ -1,0 +1,109 @@
+"""`failsoft show` and `failsoft list`: what a request is now and how it came to be; which requests there are."""
+
+import argparse
+from typing import Any, Final, get_args
+
+from core.words import Lane, State
+from web.commands.failed import OK, UNWELL
+from web.commands.options import Commands, client_of, command, with_service
+from web.commands.terminal import clock_text, day_text, document, facts, printable, table
+from web.commands.watch import moves
+
+View = dict[str, Any]
+
+_UNWELL_STATES: Final = frozenset({"resumable-error", "cancelled", "refused"})
+
+
+def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+    """Enter the commands."""
+    parser = command(commands, "show", show, "show a request: what it is now, its text, and its history in sentences")
+    parser.add_argument("id", help="the request's id")
+    with_service(parser)
+    parser = command(commands, "list", list_recent, "list requests, newest first")
+    parser.add_argument("--state", choices=get_args(State))
+    parser.add_argument("--lane", choices=get_args(Lane))
+    parser.add_argument("--model")
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="how many at most (default: %(default)s)")
+    with_service(parser)
+
+
+def show(args: argparse.Namespace) -> int:
+    """One request; exit code 1 when it is settled and did not complete."""
+    client = client_of(args)
+    view = client.get(f"/api/requests/{args.id}")
+    events: list[View] = []
+    after: str | None = None
+    while True:
+        page = client.get(f"/api/requests/{args.id}/events", after=after)
+        events += page["items"]
+        after = page["next"]
+        if after is None:
+            break
+    if args.json:
+        document({"request": view, "events": events})
+    else:
+        _print(view, events)
+    return UNWELL if view["state"] in _UNWELL_STATES else OK
+
+
+def _print(view: View, events: list[View]) -> None:
+    facts(_rows(view))
+    print()
+    table(
+        ("at", "lane", "what happened"),
+        [(clock_text(e["at"]), str(e["data"].get("lane") or ""), e["because"]) for e in events],
+    )
+    text = view["output"]["text"]
+    if text:
+        print(f"\n{printable(text)}")
+
+
+def _rows(view: View) -> list[tuple[str, str]]:
+    progress, usage = view["progress"], view["usage"]
+    rows = [("request", view["id"]), ("state", view["state"])]
+    if view["lane"]:
+        rows.append(("lane", view["lane"] + (", running" if view["running"] else "")))
+    rows += [
+        ("model", view["served_model"] or view["model"]),
+        ("progress", f"{progress['done']} of at most {progress['of']} {progress['unit']}s"),
+        ("prompt", f"{usage['prompt_tokens']} tokens"),
+        ("created", f"{day_text(view['created_at'])} UTC"),
+    ]
+    if view["queue"] and not view["running"] and view["queue"]["position"] is not None:
+        rows.append(("queue", f"{view['queue']['position']} before it, waiting {view['queue']['age_s']:.1f} s"))
+    if view["finish_reason"]:
+        rows.append(("finished", view["finish_reason"]))
+    rows += [("moved", sentence) for sentence in moves(view)]
+    if view["degraded"]:
+        rows.append(("degraded", f"since {clock_text(view['degraded']['since'])}: {view['degraded']['reason']}"))
+    if view["error"]:
+        rows.append(("error", view["error"]["detail"]))
+    if view["output"].get("erased"):
+        rows.append(("text", "erased"))
+    return rows
+
+
+def list_recent(args: argparse.Namespace) -> int:
+    """Requests, newest first."""
+    page = client_of(args).get(
+        "/api/requests", state=args.state, lane=args.lane, model=args.model, limit=max(1, args.limit)
+    )
+    if args.json:
+        document(page)
+        return OK
+    table(
+        ("request", "created (UTC)", "state", "lane", "model", "tokens", "moves"),
+        [
+            (
+                view["id"],
+                day_text(view["created_at"]),
+                view["state"],
+                view["lane"] or "",
+                view["served_model"] or view["model"],
+                f"{view['progress']['done']}/{view['progress']['of']}",
+                str(len(view["failovers"])),
+            )
+            for view in page["items"]
+        ],
+    )
+    return OK
