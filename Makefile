@@ -51,7 +51,8 @@ check: setup ## lint, format, types, generated files, no registry's host anywher
 	$(BIN)/python docs/hosts.py
 
 bench: setup ## measure, and print the figures with the machine they were measured on
-	@for program in bench/bench_*.py; do echo "== $$program"; $(BIN)/python "$$program" || exit 1; done
+	@set -- bench/bench_*.py; test -e "$$1" || { echo "there is no bench/bench_*.py"; exit 1; }; \
+	for program; do echo "== $$program"; $(BIN)/python "$$program" || exit 1; done
 
 prove: setup ## the long proofs: hours (KILLS=10000)
 	FAILSOFT_KILLS=$(KILLS) $(BIN)/pytest tests/promises

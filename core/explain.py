@@ -16,6 +16,7 @@ REASONS: Final[Mapping[str, str]] = {
     "killed": "the worker was killed",
     "crashed": "the worker crashed",
     "exited": "the worker exited",
+    "oom-killed": "the kernel ended the worker for want of memory",
     "hung": "the worker stopped making progress",
     "lease-expired": "the worker did not renew its lease",
     "service-stopped": "the service stopped",

@@ -29,7 +29,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     poison_limit: Count = 2
     """Deaths attributable to a request's input, without a checkpoint between, after which it is not tried again."""
     restart_backoff_s: Positive = 0.1
-    """Pause before a dead runner is started again; doubles with each death in quick succession, up to 30 s."""
+    """Pause before a dead process is started again; doubles with each death in quick succession."""
+    restart_backoff_max_s: Positive = 30.0
+    """Longest pause before a dead process is started again."""
     lane_out_after: Count = 3
     """Failed starts in a row after which a lane takes no new work until a start succeeds."""
     drain_s: Positive = 6.0

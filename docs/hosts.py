@@ -15,12 +15,17 @@ HOSTS = re.compile(
     r"|registry\.y[a]rnpkg\.com|crate[s]\.io|ruby[g]ems\.org|proxy\.go[l]ang\.org|dock[e]r\.io|gh[c]r\.io",
     re.IGNORECASE,
 )
+_MADE = {"__pycache__", "build", "failsoft.egg-info"}
 
 
 def files(root: Path) -> list[Path]:
-    """What belongs to the program: all that git tracks, or would."""
+    """What belongs to the program: all that git tracks, or would; without git, all that does not look made."""
     command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, capture_output=True, check=True).stdout.decode()
+    try:
+        listed = subprocess.run(command, capture_output=True, check=True).stdout.decode()
+    except (OSError, subprocess.CalledProcessError):
+        plain = (file.relative_to(root) for file in root.rglob("*") if file.is_file())
+        return [root / name for name in plain if not any(part.startswith(".") or part in _MADE for part in name.parts)]
     return [file for name in listed.split("\0") if name and (file := root / name).is_file()]
 
 

@@ -16,9 +16,8 @@ from runners.pulse import Pulse
 from store.clock import start_ticks
 from store.database import Paths
 
-MAX_BACKOFF_S: Final = 30.0
 _STEADY_S: Final = 10.0
-"""A process that lived for so long, or that got its model loaded, was not started in vain."""
+"""A process that lived for so long ends a row of deaths in quick succession."""
 
 Role = Literal["web", "monitor", "runner"]
 
@@ -104,7 +103,7 @@ class Child:
         if self.process is not None:
             self.process.terminate()
 
-    def reap(self, first_pause_s: float) -> Exit | None:
+    def reap(self, first_pause_s: float = 0.0, longest_pause_s: float = 0.0) -> Exit | None:
         """After its death: take the status, and set when it may be started again. None while it lives."""
         if self.process is None:
             return None
@@ -118,8 +117,8 @@ class Child:
             self.pulse.close()
             self.pulse = None
             (self._paths.run / f"{self.id}.pulse").unlink(missing_ok=True)
-        steady = self.loaded or time.monotonic() - self._started > _STEADY_S
+        steady = time.monotonic() - self._started > _STEADY_S
         self.deaths = 1 if steady else self.deaths + 1
         self.failed_starts = 0 if self.loaded else self.failed_starts + 1
-        self.not_before = time.monotonic() + min(MAX_BACKOFF_S, first_pause_s * 2 ** min(self.deaths - 1, 12))
+        self.not_before = time.monotonic() + min(longest_pause_s, first_pause_s * 2 ** min(self.deaths - 1, 12))
         return Exit(-status, None) if status < 0 else Exit(None, status)

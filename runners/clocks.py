@@ -72,7 +72,8 @@ class Clocks:
         A reading from before the record last changed says nothing about now; its state is None.
         """
         rows = self._driver.execute(
-            "SELECT d.id, d.state, r.doc FROM devices d LEFT JOIN readings r ON r.device = d.id AND r.at_us > d.since_us"
+            "SELECT d.id, d.state, r.doc FROM devices d "
+            "LEFT JOIN readings r ON r.device = d.id AND r.at_us > d.since_us"
         ).fetchall()
         found = []
         for device, state, document in rows:

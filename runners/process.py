@@ -50,19 +50,31 @@ def resident_bytes(pid: int) -> int | None:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def oom_kills() -> int:
+    """How many processes of this process's cgroup the kernel has killed for want of memory; 0 where it cannot tell."""
+    for level in _own_cgroups():
+        events = level / "memory.events"
+        if events.is_file():
+            counts = dict(line.split() for line in events.read_text().splitlines())
+            return int(counts.get("oom_kill", 0))
+    return 0
+
+
+def _own_cgroups() -> list[Path]:
+    """This process's cgroup (v2) and its ancestors, nearest first."""
+    root = Path("/sys/fs/cgroup")
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    folder = root / next((line[3:] for line in lines if line.startswith("0::")), "/").lstrip("/")
+    return [level for level in (folder, *folder.parents) if level == root or root in level.parents]
+
+
 def usable_cores() -> int:
     """Cores this process may use: its affinity, cut by the CPU quota of its cgroups (v2)."""
     cores = len(os.sched_getaffinity(0))
-    group = next(
-        (line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), "/"
-    )
-    folder = Path("/sys/fs/cgroup") / group.lstrip("/")
-    for level in (folder, *folder.parents):
+    for level in _own_cgroups():
         limit = level / "cpu.max"
         if limit.is_file():
             quota, _, period = limit.read_text().partition(" ")
             if quota != "max":
                 cores = min(cores, max(1, math.floor(int(quota) / int(period))))
-        if level == Path("/sys/fs/cgroup"):
-            break
     return max(1, cores)

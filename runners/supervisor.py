@@ -32,7 +32,7 @@ from core.words import FaultClass
 from runners import startup, stops
 from runners.children import Child, Exit, RunnerSpec
 from runners.clocks import Clocks, device_back
-from runners.process import adopt_orphans, resident_bytes
+from runners.process import adopt_orphans, oom_kills, resident_bytes
 from store import failover
 from store.clock import boot_id
 from store.database import Paths, checkpoint, default_root, migrate, read_engine, write_engine
@@ -63,6 +63,7 @@ class Supervisor:
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._stuck_since: tuple[object, float] | None = None
         self._last_checkpoint = time.monotonic()
+        self._oom_kills = oom_kills()
         self._out: set[tuple[str, str]] = set()
 
     # ---- the run ------------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ class Supervisor:
     def _reap(self) -> None:
         for child in self.children:
             killed_for = child.killed_for
-            left = child.reap(self.policy.restart_backoff_s)
+            left = child.reap(self.policy.restart_backoff_s, self.policy.restart_backoff_max_s)
             if left is None:
                 continue
             if child.spec is None:
@@ -207,6 +208,8 @@ class Supervisor:
 
     def _runner_died(self, child: Child, spec: RunnerSpec, left: Exit, killed_for: str | None) -> None:
         log.warning("runner %s ended (%s%s)", child.id, left, f", {killed_for}" if killed_for else "")
+        if left.signal == signal.SIGKILL and killed_for is None and (kills := oom_kills()) > self._oom_kills:
+            self._oom_kills, killed_for = kills, "out-of-memory"
         fault = fault_of(spec, child.id, left, killed_for)
         name = child.id
         load_failure = _load_failure(left, child.failed_starts, self.policy.lane_out_after)
@@ -312,6 +315,7 @@ class Supervisor:
         if time.monotonic() - self._last_checkpoint < _CHECKPOINT_S:
             return
         self._last_checkpoint = time.monotonic()
+        self._oom_kills = oom_kills()
         threading.Thread(target=self._checkpoint, name="checkpoint", daemon=True).start()
 
     def _checkpoint(self) -> None:
@@ -375,7 +379,7 @@ class Supervisor:
                 if child.process is not None:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         child.process.wait(0.01)
-                    child.reap(0)
+                    child.reap()
 
     def _later(self, unit: Callable[[Tx], Any]) -> None:
         """Hand a unit to the writer; whether it was written is told in the log only when it was not."""
@@ -396,6 +400,8 @@ def fault_of(spec: RunnerSpec, runner: str, left: Exit, killed_for: str | None) 
         kind, fault_class = "device-lost", "device"
     elif killed_for in {"hung", "cancel-ignored"}:
         kind = "hung"
+    elif killed_for == "out-of-memory":
+        kind, fault_class = "oom-killed", "host"
     elif killed_for == "service-stopped":
         kind, fault_class = "service-stopped", "host"
     elif left.code == stops.NO_MEMORY:

@@ -15,7 +15,7 @@ from core.words import ACTIVE
 from store import claims, laneviews
 from store.journal import Tx
 
-BLAMING: Final = frozenset({"crashed", "exited", "hung"})
+BLAMING: Final = frozenset({"crashed", "exited", "hung", "oom-killed"})
 """Deaths that may be the input's doing. A plain kill, a stop, a lost device never are."""
 
 

@@ -18,7 +18,7 @@ from core.events import Recorded
 from core.machine import apply
 from core.state import RequestState
 from store.database import Paths, read_engine
-from store.journal import FIELDS, chain, record_of
+from store.journal import FIELDS, REQUEST_TYPES, chain, record_of
 from store.projections import columns
 
 _ANCHOR: Final = re.compile(r"^(\d+) ([0-9a-f]{64})$", re.MULTILINE)
@@ -120,7 +120,7 @@ def _follow(
     versions[stream] = version
     try:
         record = record_of(fields)
-        if isinstance(record.event, ev.REQUEST_EVENTS):
+        if type(record.event) in REQUEST_TYPES:
             states[stream] = apply(
                 states.get(stream), record.event, stream=stream, at_us=record.at_us, attempt=record.attempt
             )

@@ -8,6 +8,7 @@ from house import House, house
 FAST = """
 [policy]
 restart_backoff_s = 0.02
+restart_backoff_max_s = 0.1
 hang_grace_s = 2.0
 """
 

@@ -100,11 +100,13 @@ def _directory(root: Path) -> Iterator[Finding]:
         yield Finding("warn", "filesystem", f"{kind}: the record is gone with the next boot", "Use a disk (--data DIR)")
     else:
         yield Finding("ok", "filesystem", kind)
-    if not os.access(place, os.W_OK | os.X_OK):
-        yield Finding("fail", "writable", f"{place} cannot be written by this user", "Choose another with --data DIR")
+    try:
+        yield _sync(place)
+    except OSError as error:
+        why = f"{place} cannot be written: {error.strerror}"
+        yield Finding("fail", "writable", why, "Choose another with --data DIR, or free some space")
         return
     yield _space(place)
-    yield _sync(place)
 
 
 def _space(place: Path) -> Finding:

@@ -62,6 +62,7 @@ def spawn() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             [FAILSOFT, *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            bufsize=0,  # so that what was not read yet is still in the pipe
             env=clean_environment(),
         )
         started.append(process)
@@ -70,7 +71,10 @@ def spawn() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     yield start
     for process in started:
         process.kill()
-        process.communicate()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
 
 
 @pytest.fixture(scope="session")
@@ -84,5 +88,5 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[House]:
     """A running service of one test's own, to be struck."""
-    with house(tmp_path / "data", config="[policy]\nrestart_backoff_s = 0.02\n") as made:
+    with house(tmp_path / "data", config="[policy]\nrestart_backoff_s = 0.02\nrestart_backoff_max_s = 0.1\n") as made:
         yield made

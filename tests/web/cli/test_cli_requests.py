@@ -153,18 +153,6 @@ def test_what_is_refused_for_good(
     assert told in ran.err
 
 
-def test_a_refusal_for_now_is_exit_code_3(failsoft: Failsoft, own: House) -> None:
-    root = own.paths.root
-    assert failsoft("sim", "lose", "--data", root).code == 0
-    refused = failsoft("submit", "x", "--failover", "gpu-only", "--json", "--patience", 5, "--data", root)
-    # Until the loss is seen the lane still takes it; then it is asked again.
-    while refused.code == 0:
-        refused = failsoft("submit", "x", "--failover", "gpu-only", "--json", "--patience", 5, "--data", root)
-    assert refused.code == 3
-    assert refused.json["error"]["status"] == 503
-    assert refused.json["error"]["exit_code"] == 3
-
-
 def test_nobody_answers(failsoft: Failsoft, served: House) -> None:
     ran = failsoft("show", "req_x", "--url", "http://127.0.0.1:1")
     assert (ran.code, ran.out) == (2, "")

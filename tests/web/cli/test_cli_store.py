@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from house import House, house
+from house import House, house, until
 
-from store.database import Paths, read_engine
+from core.errors import AllocationFailed
+from runners.devices.simulated import SimulatedDevice
+from store.database import Paths
 from store.models.catalog import packaged_smollm2
 from web.commands.doctor import sqlite
 from web.commands.terminal import printable, size_text
@@ -150,16 +152,6 @@ def test_doctor_of_a_directory_that_cannot_be_made(failsoft: Failsoft, tmp_path:
     assert not (tmp_path / "not").exists()
 
 
-def test_doctor_warns_of_an_accelerator_that_is_out(failsoft: Failsoft, own: House) -> None:
-    root = own.paths.root
-    failsoft("sim", "lose", "--data", root)
-    service = failsoft("doctor", "--json", "--data", root).json["findings"][-1]
-    while service["level"] == "ok":  # until the monitor has seen it
-        service = failsoft("doctor", "--json", "--data", root).json["findings"][-1]
-    assert service["level"] == "warn"
-    assert "as ordered" in service["found"]
-
-
 @pytest.mark.parametrize(
     ("version", "safe"),
     [
@@ -188,19 +180,33 @@ def test_sim_strikes_and_heals(failsoft: Failsoft, own: House) -> None:
     lost = failsoft("sim", "status", "--data", root)
     assert lost.code == 1
     assert "pulled out" in lost.out
+
+    def noticed() -> bool:
+        return bool(own.rows("SELECT 1 FROM devices WHERE state='lost'"))
+
+    until(noticed, "the loss to be recorded")
     answered = failsoft("submit", "[[emit=still here]]", "--data", root)
     assert (answered.code, answered.out) == (0, "still here\n")
+    refused = failsoft("submit", "x", "--failover", "gpu-only", "--json", "--data", root)
+    assert refused.code == 3
+    assert refused.json["error"]["status"] == 503
+    assert refused.json["error"]["exit_code"] == 3
+    service = failsoft("doctor", "--json", "--data", root).json["findings"][-1]
+    assert service["level"] == "warn"
+    assert "pulled out" in service["found"]
     assert failsoft("sim", "restore", "--data", root).code == 0
     assert failsoft("sim", "status", "--data", root).code == 0
+    until(lambda: not noticed(), "the return to be recorded")
 
 
-def test_sim_lets_an_allocation_fail(failsoft: Failsoft, own: House) -> None:
-    root = own.paths.root
-    assert failsoft("sim", "fail-alloc", 2, "--data", root).code == 0
-    with read_engine(Paths(root)).connect() as connection:
-        assert connection.exec_driver_sql("SELECT count(*) FROM devices").scalar() == 1
-    state = (own.paths.sim / "sim-0.json").read_text()
-    assert '"fail_allocations":2' in state
+def test_sim_lets_the_next_allocations_fail(failsoft: Failsoft, empty: Paths) -> None:
+    device = SimulatedDevice(empty.sim / "sim-0.json", 1 << 30)
+    assert failsoft("sim", "fail-alloc", 2, "--data", empty.root).code == 0
+    for _ in range(2):
+        with pytest.raises(AllocationFailed):
+            device.allocate(1)
+    device.allocate(1)
+    assert failsoft("sim", "fail-alloc", "--data", empty.root).code == 2
 
 
 def test_sim_without_a_simulated_accelerator(failsoft: Failsoft, tmp_path: Path) -> None:

@@ -47,8 +47,9 @@ def test_the_gpu_runner_is_killed(own: House, watching: tuple[str, subprocess.Po
     code, rest, told = end_of(process)
     assert code == 0
     assert seen.decode() + rest == TEXT + "\n"
-    assert "the worker was killed" in told
-    assert "moved from the GPU lane to the CPU lane" in told
+    moved = [event["because"] for event in own.events(request_id) if event["type"] == "Rerouted"]
+    assert len(moved) == 1
+    assert f"[{moved[0]}]" in told.splitlines()
     assert own.view(request_id)["lane"] == "cpu"
     assert own.view(request_id)["output"]["text"] == TEXT
 
@@ -92,6 +93,26 @@ def test_a_watcher_whose_service_stays_away_is_told(own: House, failsoft: Failso
     assert code == 2
     assert TEXT.startswith(seen.decode() + rest.strip("\n"))
     assert f"failsoft watch {request_id}" in told
+
+
+def test_watching_ends_from_the_keyboard_and_the_request_goes_on(
+    own: House, watching: tuple[str, subprocess.Popen[bytes], bytes]
+) -> None:
+    request_id, process, _seen = watching
+    process.send_signal(signal.SIGINT)
+    code, _rest, told = end_of(process)
+    assert code == 130
+    assert "Traceback" not in told
+    assert own.settled(request_id)["output"]["text"] == TEXT
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(served: House, spawn: Spawn) -> None:
+    process = spawn("list", "--json", "--data", served.paths.root)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait(PATIENCE_S) == 0
 
 
 def test_json_frames_are_one_a_line_and_in_order(failsoft: Failsoft, served: House) -> None:
