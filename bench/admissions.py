@@ -33,7 +33,7 @@ def measure(*, quick: bool) -> list[Figure]:
         gate, engine = Gate(paths.gate), write_engine(paths)
         rates: dict[str, list[float]] = {"/bare": [], "/api/requests": []}
         latencies: dict[str, list[float]] = {"/bare": [], "/api/requests": []}
-        with server("bench.bare") as bare, server("web.app", "--data", str(paths.root)) as ours:
+        with server("bench.bare") as (bare, _), server("web.app", "--data", str(paths.root)) as (ours, _pid):
             client = Client(CONNECTIONS)
             for number in range(-2, rounds):
                 for port, path in ((bare, "/bare"), (ours, "/api/requests")):

@@ -1,4 +1,4 @@
-"""The reference for admissions: the same framework and server, a route that reads and checks the same body, no store."""
+"""The reference for admissions: same framework, same server, a route that reads and checks the same body, no store."""
 
 import argparse
 import socket

@@ -26,6 +26,7 @@ class Connection(asyncio.Protocol):
         self.answer: asyncio.Future[int] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the way to send."""
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
@@ -41,6 +42,7 @@ class Connection(asyncio.Protocol):
             self.answer.set_result(int(head[9:12]))
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Fail the call that waits."""
         if self.answer is not None and not self.answer.done():
             self.answer.set_exception(error or ConnectionError("closed"))
 

@@ -62,14 +62,20 @@ def prepared_store(paths: Paths, settings: Settings) -> Writer:
     return writer
 
 
+def cpu_s(pid: int) -> float:
+    """Processor seconds a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def server(module: str, *arguments: str) -> Iterator[int]:
-    """A server process of `module` on a socket that is handed down; its port."""
+def server(module: str, *arguments: str) -> Iterator[tuple[int, int]]:
+    """A server process of `module` on a socket that is handed down: its port and its pid."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     command = [sys.executable, "-m", module, "--fd", str(listener.fileno()), "--parent", str(os.getpid()), *arguments]
     process = subprocess.Popen(command, cwd=ROOT, pass_fds=[listener.fileno()])
     try:
-        yield listener.getsockname()[1]
+        yield listener.getsockname()[1], process.pid
     finally:
         process.terminate()
         process.wait(30)

@@ -1,61 +1,177 @@
-"""Before anything runs: where may this request run?
+"""Before anything runs: where may this request run? Decided over facts, before memory runs out.
 
 In this order; the first rule that applies decides:
 
-1. `draining`            the service is stopping: refuse, for a while.
-2. `too-long`            no lane could ever hold prompt and answer: refuse, for good.
-3. `gpu-ready`           the GPU lane serves, holds it, and has room.
-4. `gpu-only`            the caller wants the GPU or nothing (`gpu-only`, `never`), and it cannot take it: refuse.
-5. `no-gpu`, `gpu-out`, `too-long-for-gpu`, `gpu-queue-full`   to the CPU lane, if it has room.
-6. `queue-full`          both queues are full: refuse, for a while. `no-lane`: nothing serves at all.
+1.  `draining`           the service is stopping: refuse, for a while.
+2.  `too-long`           no lane could ever hold prompt and answer: refuse, for good.
+3.  what keeps it off the GPU lane at all: `no-gpu`, `gpu-out`, `too-long-for-gpu`, `gpu-queue-full`: rules 9 to 12.
+4.  `device-unseen`      the device cannot be read and its size is unknown: nothing is promised there: rules 9 to 12.
+5.  `gpu-ready`          memory is not accounted there, or the bytes are free: run there.
+6.  `fits-shrunk`, `fits-shrunk-now`   a shorter answer, as short as the request allows, fits where the whole cannot,
+                         or cannot now because of what others hold: shrink.
+7.  `fits-soon`, `fits-after-eviction`   our own requests end, or an idle model makes room: delay.
+8.  `never-fits`, `no-room`, `pressure`   more than the device could ever give, or than it can give now: rules 9 to 12.
+9.  `gpu-only`           the caller wants the GPU or nothing (`gpu-only`, `never`): refuse.
+10. the CPU lane can take it, by the name of what kept it off the GPU: reroute.
+11. `host-memory`        the CPU lane would exhaust the host: refuse.
+12. `queue-full`, `no-lane`   there is no place, or nothing serves: refuse, for a while.
 
-Not here: what a lane can hold (facts), how long it will take (eta).
+At a second look, just before the start, the same rules hold; an accepted request is never refused: it waits instead.
+All bytes are integers: no rounding decides. More free memory never turns *run* into anything else.
+
+Not here: what a model needs (footprints), what is free (the ledger), how long it will take.
 """
 
+import msgspec
+
+from core import ledger
 from core.decision import AdmissionFacts, Decision, LaneFacts, Rejected
 
 RUN_GPU = "run-gpu"
+DELAY = "delay"
+SHRINK = "shrink"
 REROUTE = "reroute-cpu"
 REFUSE = "refuse"
 
 
 def decide(facts: AdmissionFacts) -> Decision:
-    """One of `run-gpu`, `reroute-cpu`, `refuse`, with what was rejected and why."""
-    action, rule, rejected = _rule(facts)
-    return Decision(action, rule, facts, tuple(Rejected(a, r) for a, r in rejected))
+    """One of `run-gpu`, `delay`, `shrink`, `reroute-cpu`, `refuse`, with what was rejected and why."""
+    ruling = _rule(facts)
+    rejected = tuple(Rejected(action, reason) for action, reason in ruling.rejected)
+    return Decision(ruling.action, ruling.rule, facts, rejected, ruling.units)
 
 
-_Ruling = tuple[str, str, list[tuple[str, str]]]
+class _Ruling(msgspec.Struct, frozen=True):
+    action: str
+    rule: str
+    rejected: tuple[tuple[str, str], ...] = ()
+    units: int | None = None
+
+
+class _Obstacle(msgspec.Struct, frozen=True):
+    """What keeps a request off a lane: a rule id, and the reason in words with the numbers."""
+
+    rule: str
+    why: str
 
 
 def _rule(f: AdmissionFacts) -> _Ruling:
     if f.draining:
         stopping = "the service is stopping"
-        return REFUSE, "draining", [(RUN_GPU, stopping), (REROUTE, stopping)]
-    need = f.prompt_tokens + f.max_units
-    gpu_obstacle, gpu_why = _obstacle(f.gpu, need, "gpu")
-    cpu_obstacle, cpu_why = _obstacle(f.cpu, need, "cpu")
+        return _Ruling(REFUSE, "draining", ((RUN_GPU, stopping), (REROUTE, stopping)))
+    tokens = f.prompt_tokens + f.max_units
     holds = [lane.context for lane in (f.gpu, f.cpu) if lane.present]
-    if holds and need > max(holds):
-        return REFUSE, "too-long", [(RUN_GPU, gpu_why), (REROUTE, cpu_why)]
-    if gpu_obstacle is None:
-        return RUN_GPU, "gpu-ready", [(REROUTE, "the GPU lane can take it")]
+    if holds and tokens > max(holds):
+        gpu, cpu = _lane_obstacle(f.gpu, tokens, "gpu"), _lane_obstacle(f.cpu, tokens, "cpu")
+        return _Ruling(REFUSE, "too-long", ((RUN_GPU, _why(gpu)), (REROUTE, _why(cpu))))
+    obstacle = _lane_obstacle(f.gpu, tokens, "gpu", accepted=f.second_look) or _unseen(f)
+    if obstacle is not None:
+        return _elsewhere(f, obstacle, ((RUN_GPU, obstacle.why),))
+    return _by_memory(f, tokens)
+
+
+def _by_memory(f: AdmissionFacts, tokens: int) -> _Ruling:  # noqa: PLR0911 -- one return for each rule
+    """Rules 5 to 8: the lane serves; is there memory?"""
+    if f.device is None or f.need is None:
+        return _Ruling(RUN_GPU, "gpu-ready", ((REROUTE, "the GPU lane can take it"),))
+    free, most = ledger.available(f.device), ledger.capacity(f.device)
+    assert free is not None
+    assert most is not None
+    need = f.need.bytes_for(tokens)
+    if need <= free and not f.spilling:
+        return _Ruling(RUN_GPU, "gpu-ready", ((REROUTE, "the GPU lane can take it"),))
+    never = need > most
+    short = (
+        f"{need} bytes are needed, and the device can never give more than {most}" if never else _short(f, need, free)
+    )
+    rejected = ((RUN_GPU, short),)
+    shorter = _shrunk(f, most if never else free)
+    ours_return = not never and need <= free + ledger.returning(f.device)
+    if shorter is not None and not (ours_return and not f.spilling):
+        return _Ruling(SHRINK, "fits-shrunk" if never else "fits-shrunk-now", rejected, shorter)
+    no_shrink = (SHRINK, _no_shrink(f))
+    if ours_return and not f.spilling:
+        return _Ruling(DELAY, "fits-soon", (*rejected, no_shrink, (REROUTE, "the bytes come back when requests end")))
+    if not never and not f.spilling and need <= free + ledger.returning(f.device) + f.evictable and f.evictable:
+        return _Ruling(DELAY, "fits-after-eviction", (*rejected, no_shrink, (REROUTE, "an idle model can make room")))
+    if never:
+        return _elsewhere(f, _Obstacle("never-fits", short), (*rejected, no_shrink, (DELAY, "waiting would not help")))
+    others = "it is not ours to give back" if need > free else "pressure has not been low for long enough yet"
+    rule = "no-room" if need > free else "pressure"
+    return _elsewhere(f, _Obstacle(rule, short), (*rejected, no_shrink, (DELAY, others)))
+
+
+def _short(f: AdmissionFacts, need: int, free: int) -> str:
+    if need <= free:
+        return f"{need} bytes are needed and {free} are free, but memory pressure was high a moment ago"
+    assert f.device is not None
+    others = ledger.foreign(f.device)
+    held = "an unknown part is held" if others is None else f"{others} are held"
+    return f"{need} bytes are needed, {free} are free ({need - free} short); {held} by other programs"
+
+
+def _shrunk(f: AdmissionFacts, room: int) -> int | None:
+    """The longest answer that fits into `room` bytes, or None where shrinking is not allowed or not enough."""
+    if not f.allow_shrink or f.need is None or f.need.token <= 0 or f.spilling or f.second_look:
+        return None
+    units = (room - f.need.load) // f.need.token - f.prompt_tokens
+    return units if f.least_units <= units < f.max_units else None
+
+
+def _no_shrink(f: AdmissionFacts) -> str:
+    if not f.allow_shrink:
+        return "the request does not allow it"
+    if f.second_look:
+        return "it was accepted at this length"
+    return f"an answer of less than {f.least_units} tokens would be left"
+
+
+def _elsewhere(f: AdmissionFacts, obstacle: _Obstacle, rejected: tuple[tuple[str, str], ...]) -> _Ruling:
+    """Rules 9 to 12: not on the GPU lane now. Where then?"""
     if f.failover in {"gpu-only", "never"}:
-        return REFUSE, "gpu-only", [(RUN_GPU, gpu_why), (REROUTE, f"failover is `{f.failover}`")]
-    if cpu_obstacle is None:
-        return REROUTE, gpu_obstacle, [(RUN_GPU, gpu_why)]
-    full = "gpu-queue-full" in gpu_obstacle or "cpu-queue-full" in cpu_obstacle
-    return REFUSE, "queue-full" if full else "no-lane", [(RUN_GPU, gpu_why), (REROUTE, cpu_why)]
+        forbidden = (*rejected, (REROUTE, f"failover is `{f.failover}`"))
+        return _Ruling(DELAY if f.second_look else REFUSE, "gpu-only", forbidden)
+    tokens = f.prompt_tokens + f.max_units
+    cpu = _lane_obstacle(f.cpu, tokens, "cpu", accepted=f.second_look) or _host_obstacle(f)
+    if cpu is None:
+        return _Ruling(REROUTE, obstacle.rule, rejected)
+    both = (*rejected, (REROUTE, cpu.why))
+    if f.second_look:
+        return _Ruling(DELAY, obstacle.rule, both)
+    if cpu.rule == "host-memory":
+        return _Ruling(REFUSE, "host-memory", both)
+    full = "gpu-queue-full" in obstacle.rule or "cpu-queue-full" in cpu.rule
+    return _Ruling(REFUSE, "queue-full" if full else "no-lane", both)
 
 
-def _obstacle(lane: LaneFacts, need: int, name: str) -> tuple[str | None, str]:
-    """The rule id of what keeps a request off the lane, and the reason in words; (None, "") when nothing does."""
+def _lane_obstacle(lane: LaneFacts, tokens: int, name: str, *, accepted: bool = False) -> _Obstacle | None:
+    """What keeps a request of so many tokens off a lane; queues are bounded for new requests only."""
     if not lane.present:
-        return f"no-{name}", f"there is no {name.upper()} lane here"
+        return _Obstacle(f"no-{name}", f"there is no {name.upper()} lane here")
     if not lane.serving:
-        return f"{name}-out", f"the {name.upper()} lane is out: {lane.out_reason or 'unknown reason'}"
-    if need > lane.context:
-        return f"too-long-for-{name}", f"{need} tokens are asked for, and the lane holds {lane.context}"
-    if lane.waiting >= lane.limit:
-        return f"{name}-queue-full", f"{lane.waiting} requests wait there already; the limit is {lane.limit}"
-    return None, ""
+        return _Obstacle(f"{name}-out", f"the {name.upper()} lane is out: {lane.out_reason or 'unknown reason'}")
+    if tokens > lane.context:
+        why = f"{tokens} tokens are asked for, and the lane holds {lane.context}"
+        return _Obstacle(f"too-long-for-{name}", why)
+    if lane.waiting >= lane.limit and not accepted:
+        why = f"{lane.waiting} requests wait there already; the limit is {lane.limit}"
+        return _Obstacle(f"{name}-queue-full", why)
+    return None
+
+
+def _unseen(f: AdmissionFacts) -> _Obstacle | None:
+    if f.device is None or f.need is None or ledger.available(f.device) is not None:
+        return None
+    return _Obstacle("device-unseen", f"the device's memory cannot be read ({f.device.state}), so nothing is promised")
+
+
+def _host_obstacle(f: AdmissionFacts) -> _Obstacle | None:
+    if f.host is None or f.host.available is None or f.host.need <= f.host.available - f.host.floor:
+        return None
+    left = max(0, f.host.available - f.host.floor)
+    why = f"{f.host.need} bytes of host memory are needed, and {left} may be used ({f.host.floor} are kept back)"
+    return _Obstacle("host-memory", why)
+
+
+def _why(obstacle: _Obstacle | None) -> str:
+    return obstacle.why if obstacle else ""

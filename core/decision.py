@@ -4,8 +4,11 @@ The facts are stored whole with the decision, so that the same function can be a
 (`core.replay.decide_again`) and must answer the same.
 """
 
+from typing import Literal
+
 import msgspec
 
+from core.ledger import DeviceFacts
 from core.words import Failover, FaultClass, Lane, PairClass
 
 
@@ -25,6 +28,30 @@ class LaneFacts(msgspec.Struct, frozen=True):
     """Tokens, prompt and answer together, that the lane can hold for the model asked for."""
 
 
+class Need(msgspec.Struct, frozen=True):
+    """What a request needs on the device, in bytes."""
+
+    load: int
+    """For the model's process, at its load peak; 0 when the model is resident."""
+    token: int
+    """For each token of prompt and answer; 0 where the engine's own pool, counted with the process, holds them."""
+    basis: Literal["formula", "learned", "declared", "unknown"] = "formula"
+
+    def bytes_for(self, tokens: int) -> int:
+        """Bytes for the model, if it is not there yet, and so many tokens."""
+        return self.load + self.token * tokens
+
+
+class HostFacts(msgspec.Struct, frozen=True):
+    """The host's memory as the CPU lane sees it, in bytes."""
+
+    available: int | None
+    floor: int
+    """Never promised: the host must go on living."""
+    need: int
+    """What the request, and the model if it is not loaded yet, would take."""
+
+
 class AdmissionFacts(msgspec.Struct, frozen=True, tag="admission", tag_field="kind"):
     """Everything `core.admission.decide` may look at."""
 
@@ -34,6 +61,19 @@ class AdmissionFacts(msgspec.Struct, frozen=True, tag="admission", tag_field="ki
     draining: bool
     gpu: LaneFacts
     cpu: LaneFacts
+    device: DeviceFacts | None = None
+    """The GPU lane's device; None where its memory is not accounted."""
+    need: Need | None = None
+    host: HostFacts | None = None
+    allow_shrink: bool = False
+    least_units: int = 1
+    """An answer shorter than this is not worth shrinking to."""
+    spilling: bool = False
+    """Memory pressure has passed its upper mark and has not been low for long enough since."""
+    evictable: int = 0
+    """Bytes that idle models could give back."""
+    second_look: bool = False
+    """Asked again just before the start, with a fresh picture."""
 
 
 class SafepointFacts(msgspec.Struct, frozen=True, tag="safepoint", tag_field="kind"):
@@ -75,3 +115,5 @@ class Decision(msgspec.Struct, frozen=True):
     rule: str
     facts: Facts
     rejected: tuple[Rejected, ...] = ()
+    units: int | None = None
+    """The answer's length where the action is `shrink`."""

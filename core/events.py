@@ -38,6 +38,8 @@ class Admitted(Event, frozen=True):
     spec_digest: str
     """Keyed digest of the submission (prompt, token ids, stop strings), which is kept in the contents."""
     decision: Decision
+    asked_units: int | None = None
+    """The answer length that was asked for, where a shorter one was granted."""
 
 
 class Refused(Event, frozen=True):
@@ -242,6 +244,56 @@ class RunnerLoaded(Event, frozen=True):
     bytes_held: int
 
 
+class LoadPlanned(Event, frozen=True):
+    """The residency plan brings a model onto the device."""
+
+    model: str
+    device: str
+    rule: str
+    why: str
+
+
+class EvictAsked(Event, frozen=True):
+    """The residency plan takes an idle model off the device, to make room."""
+
+    model: str
+    device: str
+    rule: str
+    why: str
+
+
+class Evicted(Event, frozen=True):
+    """Its process is gone and its promise with it; `not_reclaimed` bytes were not seen to come back in time."""
+
+    model: str
+    device: str
+    bytes_promised: int
+    not_reclaimed: int = 0
+
+
+class FootprintLearned(Event, frozen=True):
+    """What a load was really seen to take, beside what the formula said; the next decision uses `value`."""
+
+    model: str
+    formula: int
+    seen: int
+    value: int
+
+
+class PressureRose(Event, frozen=True):
+    """So much of the device is in use that new work spills to the CPU lane."""
+
+    used: int
+    total: int
+
+
+class PressureFell(Event, frozen=True):
+    """Use has been low for long enough; new work returns."""
+
+    used: int
+    total: int
+
+
 class RunnerExited(Event, frozen=True):
     """A runner process is gone; by signal, by code, or killed by us for `killed_for`."""
 
@@ -294,6 +346,12 @@ OTHER_EVENTS: Final[tuple[type[Event], ...]] = (
     LaneIn,
     RunnerStarted,
     RunnerLoaded,
+    LoadPlanned,
+    EvictAsked,
+    Evicted,
+    FootprintLearned,
+    PressureRose,
+    PressureFell,
     RunnerExited,
     ServiceStarted,
     ServiceStopped,

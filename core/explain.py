@@ -29,6 +29,15 @@ REASONS: Final[Mapping[str, str]] = {
     "no-device": "there is no accelerator",
     "no-gpu": "there is no GPU lane here",
     "gpu-out": "the GPU lane is out",
+    "never-fits": "it needs more memory than the device can ever give",
+    "no-room": "the device's memory is taken by others",
+    "pressure": "the device's memory is under pressure",
+    "device-unseen": "the device's memory cannot be read",
+    "fits-soon": "its memory comes back when other requests end",
+    "fits-after-eviction": "an idle model makes room for it first",
+    "fits-shrunk": "only a shorter answer can ever fit into the device's memory",
+    "fits-shrunk-now": "a shorter answer fits into what is free now",
+    "host-memory": "the CPU lane would exhaust the host's memory",
     "gpu-queue-full": "the GPU queue is full",
     "too-long-for-gpu": "the GPU lane cannot hold a request of this length",
     "draining": "the service is stopping",
@@ -142,6 +151,16 @@ def _exited(event: ev.RunnerExited) -> str:
     return f"Runner ended{how}{why}."
 
 
+def mib(size: int) -> str:
+    """Bytes as people read them, in MiB with one decimal."""
+    return f"{size / (1 << 20):,.1f} MiB"
+
+
+def _evicted(event: ev.Evicted) -> str:
+    back = f"; {mib(event.not_reclaimed)} were not seen to come back" if event.not_reclaimed else ""
+    return f"{event.model} was unloaded, {mib(event.bytes_promised)} are free to promise again{back}."
+
+
 def _replanned(event: ev.Replanned) -> str:
     return f"Looked at again and left in place: {reason(event.reason)}."
 
@@ -178,6 +197,15 @@ _SENTENCES: Final[Mapping[type[ev.Event], Callable[..., str]]] = {
     ev.LaneIn: lambda e: f"{_LANES[e.lane][0].upper()}{_LANES[e.lane][1:]} takes work.",
     ev.RunnerStarted: lambda e: f"Runner for {_LANES[e.lane]} started with {e.model} on {e.engine} (pid {e.pid}).",
     ev.RunnerLoaded: lambda e: f"Model loaded in {e.took_us / 1e6:.1f} s.",
+    ev.LoadPlanned: lambda e: f"{e.model} is to be loaded: {e.why}.",
+    ev.EvictAsked: lambda e: f"{e.model} is to make room: {e.why}.",
+    ev.Evicted: _evicted,
+    ev.FootprintLearned: lambda e: (
+        f"{e.model} was seen to take {mib(e.seen)}; the formula said {mib(e.formula)}; from now on {mib(e.value)} count"
+        "."
+    ),
+    ev.PressureRose: lambda e: f"{mib(e.used)} of {mib(e.total)} are in use: new work spills to the CPU lane.",
+    ev.PressureFell: lambda e: f"{mib(e.used)} of {mib(e.total)} are in use, and have been low: new work returns.",
     ev.RunnerExited: _exited,
     ev.ServiceStarted: lambda e: f"Service {e.version} started (pid {e.pid}, SQLite {e.sqlite}).",
     ev.ServiceStopped: lambda e: f"Service stopped: {reason(e.reason)}.",

@@ -168,6 +168,8 @@ def _begin(event: ev.Event, stream: str, at_us: int) -> RequestState:
         updated_us=at_us,
         waiting_since_us=at_us,
         max_units=event.max_units,
+        asked_units=event.asked_units,
+        waits_for=event.decision.rule if event.decision.action == "delay" else None,
         prompt_tokens=event.prompt_tokens,
         chunk_cap=event.chunk_cap,
         priority=event.priority,
@@ -177,7 +179,7 @@ def _begin(event: ev.Event, stream: str, at_us: int) -> RequestState:
 
 
 def _released(at_us: int) -> dict[str, object]:
-    return {"running": False, "runner": None, "waiting_since_us": at_us}
+    return {"running": False, "runner": None, "waiting_since_us": at_us, "waits_for": None}
 
 
 def _started(state: RequestState, event: ev.Event, at_us: int) -> dict[str, object]:
@@ -190,6 +192,7 @@ def _started(state: RequestState, event: ev.Event, at_us: int) -> dict[str, obje
         "device": event.device,
         "waiting_since_us": None,
         "not_before_us": None,
+        "waits_for": None,
         "started_us": state.started_us or at_us,
     }
 
@@ -274,7 +277,7 @@ def _ended(_state: RequestState, event: ev.Event, _at_us: int) -> dict[str, obje
 
 def _replanned(_state: RequestState, event: ev.Event, _at_us: int) -> dict[str, object]:
     assert isinstance(event, ev.Replanned)
-    return {"not_before_us": event.not_before_us}
+    return {"not_before_us": event.not_before_us, "waits_for": event.reason}
 
 
 _HANDLERS: Final[Mapping[str, Callable[[RequestState, ev.Event, int], dict[str, object]]]] = {

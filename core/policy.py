@@ -38,6 +38,30 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Time running work gets to reach a checkpoint when the service is asked to stop."""
     resumable_ttl_s: Positive = 7 * 86400.0
     """A resumable error that nobody resumes for so long is cancelled, reason `ttl`."""
+    headroom_bytes: Annotated[int, msgspec.Meta(ge=0)] = 256 << 20
+    """Bytes of a device that are never promised."""
+    device_cap_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Most bytes of a device this service may ever take; absent: no cap beside the headroom."""
+    reading_max_age_s: Positive = 5.0
+    """A device reading older than this is not trusted to show what others hold."""
+    unseen_margin_bytes: Annotated[int, msgspec.Meta(ge=0)] = 512 << 20
+    """Bytes kept back, beside the headroom, while what others hold cannot be seen."""
+    host_floor: Annotated[float, msgspec.Meta(ge=0, le=0.9)] = 0.10
+    """Share of the host's memory that the CPU lane never touches."""
+    pressure_high: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.95
+    """Share of a device in use above which new work spills to the CPU lane."""
+    pressure_low: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.85
+    """Share of a device in use below which, held for `calm_for_s`, new work returns to it."""
+    calm_for_s: Positive = 30.0
+    """How long pressure must stay low before new work returns."""
+    shrink_floor: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.5
+    """Least share of the asked answer length to which a request that allows it may be shortened."""
+    idle_ttl_s: Positive = 600.0
+    """A model that has had no work for so long may be unloaded to make room."""
+    evict_period_s: Positive = 10.0
+    """Least time between two evictions on one device."""
+    release_wait_s: Positive = 5.0
+    """How long an ended process's bytes may take to come back before that is recorded as *not reclaimed*."""
     reserve_cores: Annotated[int, msgspec.Meta(ge=0)] = 1
     """Cores kept free of engine threads where there is more than one."""
     chunk_cap: Count = 16

@@ -55,6 +55,10 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     device: str | None = None
     units: int = 0
     max_units: int = 0
+    asked_units: int | None = None
+    """What was asked for, where `max_units` is less."""
+    waits_for: str | None = None
+    """The rule that keeps it waiting although its lane serves."""
     prompt_tokens: int = 0
     chunk_cap: int = 8
     visible_upto: int = 0

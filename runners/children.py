@@ -53,6 +53,8 @@ class Child:
         self.ticks = 0
         self.id: str = role
         self.pulse: Pulse | None = None
+        self.wanted = True
+        """Whether a process is to be here; the residency plan says no to models that must make room."""
         self.loaded = False
         self.killed_for: str | None = None
         self.deaths = 0

@@ -13,6 +13,7 @@ import msgspec
 
 from core import events as ev
 from core.policy import Policy
+from core.pressure import Pressure, step
 from core.words import ACTIVE
 from store import claims, commands, failover
 from store.clock import Clock, boot_id
@@ -36,6 +37,7 @@ class Clocks:
         """Look once, and hand in what is due."""
         self._leases()
         self._deadlines()
+        self._pressure()
 
     def _leases(self) -> None:
         now = self._clock.mono_us()
@@ -56,6 +58,28 @@ class Clocks:
         ).fetchone()
         if due:
             self._submit(lambda tx: commands.expire_due(tx, ttl_us, actor="supervisor"))
+
+    def _pressure(self) -> None:
+        rows = self._driver.execute(
+            "SELECT d.id, d.spilling, d.calm_us, r.doc FROM devices d "
+            "JOIN readings r ON r.device = d.id WHERE d.state='ok'"
+        ).fetchall()
+        for device, spilling, calm_us, document in rows:
+            reading = msgspec.json.decode(document)
+            used, total = reading.get("used"), reading.get("total")
+            if used is None or not total:
+                continue
+            before = Pressure(bool(spilling), calm_us)
+            after = step(
+                before,
+                (used + (reading.get("reserved") or 0)) / total,
+                self._clock.now_us(),
+                high=self._policy.pressure_high,
+                low=self._policy.pressure_low,
+                calm_for_us=int(self._policy.calm_for_s * 1e6),
+            )
+            if after != before:
+                self._submit(partial(set_pressure, device=device, pressure=after, used=used, total=total))
 
     def disobeyed(self) -> list[str]:
         """Runners that hold a request whose cancel they have not obeyed in time."""
@@ -100,3 +124,16 @@ def device_back(tx: Tx, device: str) -> None:
     row = tx.execute("SELECT state, epoch FROM devices WHERE id=?", (device,)).fetchone()
     if row and row[0] == "lost":
         tx.append(f"device-{device}", ev.DeviceBack("it answers again", row[1]), actor="supervisor")
+
+
+def set_pressure(tx: Tx, device: str, pressure: Pressure, used: int, total: int) -> None:
+    """Keep a device's pressure; the journal hears of it when spilling begins or ends."""
+    row = tx.execute("SELECT spilling FROM devices WHERE id=?", (device,)).fetchone()
+    if row is None:
+        return
+    tx.execute(
+        "UPDATE devices SET spilling=?, calm_us=? WHERE id=?", (int(pressure.spilling), pressure.calm_us, device)
+    )
+    if bool(row[0]) != pressure.spilling:
+        event = ev.PressureRose(used, total) if pressure.spilling else ev.PressureFell(used, total)
+        tx.append(f"device-{device}", event, actor="supervisor")

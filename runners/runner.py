@@ -22,7 +22,6 @@ from typing import Final
 from core import events as ev
 from core.errors import AllocationFailed, DeviceFault, EngineFault, Fenced, NoSpace, StopWork
 from core.machine import CLAIMABLE_SQL
-from core.memory import Shape, embedded_footprint
 from runners import stops
 from runners.corebook import CoreBook
 from runners.devices.base import Device
@@ -30,13 +29,15 @@ from runners.devices.simulated import SimulatedDevice
 from runners.engines.base import Loaded, LoadPlan
 from runners.engines.registry import engine_named
 from runners.host import CANCEL, Doorbell, EngineHost
+from runners.needs import ModelNeed, need_of
 from runners.process import die_with_parent, usable_cores
 from runners.pulse import Phase, Pulse
 from runners.work import Work, patient
 from store import claims, failover, laneviews
 from store.claims import Claim, Owner
 from store.database import Paths, read_engine
-from store.journal import Tx
+from store.journal import Look, Tx
+from store.learned import learn
 from store.models.catalog import Catalog, ModelEntry, load_prompt_side
 from store.settings import in_force
 from store.writer import Writer
@@ -80,23 +81,54 @@ class Runner:
         began = time.monotonic_ns()
         self._beat("loading")
         context = min(self.settings.context, self.entry.context_length)
-        need = embedded_footprint(_shape(self.entry), context).total
+        with read_engine(self.paths).connect() as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
+            look = Look(driver, self.clock.now_us())
+            need = need_of(look, self.entry, self.settings, self.owner.engine)
         gpu_layers = 0
         if self.device is not None:
-            self.device.allocate(need)
+            self.device.allocate(need.formula)
             gpu_layers = 0 if self.device.simulated else self.entry.layers + 3
         self.engine = engine_named(self.entry.engine)
         plan = LoadPlan(context=context, gpu_layers=gpu_layers, threads=1)
         loaded = self.engine.load(Path(self.entry.prepared), plan)
         took_us = (time.monotonic_ns() - began) // 1000
+        seen = self._seen()
 
         def unit(tx: Tx) -> None:
-            tx.append(f"runner-{self.owner.runner}", ev.RunnerLoaded(took_us, need), actor=self.owner.runner)
+            held = seen or need.load
+            tx.append(f"runner-{self.owner.runner}", ev.RunnerLoaded(took_us, held), actor=self.owner.runner)
+            self._learn(tx, need, seen)
             tx.execute("UPDATE runners SET state='idle' WHERE id=?", (self.owner.runner,))
             laneviews.set_serving(tx, self.owner.lane, self.owner.model, None, actor=self.owner.runner)
 
         self.writer.run(unit)
         return loaded
+
+    def _seen(self) -> int | None:
+        """Bytes of the device this process holds now, as the device tells; None: it does not."""
+        if self.device is None:
+            return None
+        return (self.device.observe().processes or {}).get(os.getpid())
+
+    def _learn(self, tx: Tx, need: ModelNeed, seen: int | None) -> None:
+        if seen is None or need.basis == "declared":
+            return
+        owner = self.owner
+        after = learn(
+            tx,
+            runner=owner.runner,
+            engine=owner.engine,
+            model=owner.model,
+            settings=need.settings,
+            formula=need.formula,
+            seen=seen,
+        )
+        tx.execute(
+            "UPDATE lanes SET load_bytes=?, need_basis='learned' WHERE lane='gpu' AND model=?",
+            (after.value, owner.model),
+        )
 
     # ---- claiming -----------------------------------------------------------------------------------------
 
@@ -133,7 +165,8 @@ class Runner:
             return False
         try:
             taken = patient(
-                self.writer.submit(lambda tx: claims.claim(tx, self.owner, self.lease_us)), lambda: self._beat("idle")
+                self.writer.submit(lambda tx: claims.claim(tx, self.owner, self.lease_us, self.policy)),
+                lambda: self._beat("idle"),
             )
         except NoSpace as error:
             log.warning("cannot claim: %s", error)
@@ -247,10 +280,6 @@ class Runner:
             self.writer.run(unit)
         except Fenced:
             log.warning("%s was taken from us meanwhile", taken.fence.request_id)
-
-
-def _shape(entry: ModelEntry) -> Shape:
-    return Shape(entry.prepared_bytes, entry.layers, entry.width, entry.heads or 1, entry.kv_heads, entry.vocabulary)
 
 
 def main() -> None:

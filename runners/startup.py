@@ -18,6 +18,7 @@ from core.errors import FailsoftError
 from core.words import ACTIVE
 from runners.children import RunnerSpec
 from runners.devices.simulated import SimulatedDevice
+from runners.needs import need_of
 from runners.process import belongs_to
 from runners.runner import engine_build
 from store import claims, failover
@@ -101,14 +102,31 @@ def recover(tx: Tx, settings: Settings, models: list[ModelEntry], specs: list[Ru
     tx.execute("DELETE FROM readings")
     tx.execute("DELETE FROM lanes")
     tx.execute("DELETE FROM service WHERE key='draining'")
+    tx.execute("DELETE FROM reservations")
     entries = {entry.id: entry for entry in models}
     for spec in specs:
-        entry = entries[spec.model]
-        context = min(settings.context, entry.context_length)
-        put_lane(tx, LaneRow(spec.lane, spec.model, True, None, context, spec.device, spec.engine, entry.contract))
+        put_lane(tx, _lane(tx, settings, entries[spec.model], spec))
     _requeue(tx, settings, cause=started.seq)
     if total is None:
         _leave_gpu_lane(tx, settings, cause=started.seq)
+
+
+def _lane(tx: Tx, settings: Settings, entry: ModelEntry, spec: RunnerSpec) -> LaneRow:
+    need = need_of(tx, entry, settings, spec.engine)
+    return LaneRow(
+        lane=spec.lane,
+        model=spec.model,
+        serving=True,
+        out_reason=None,
+        context=min(settings.context, entry.context_length),
+        device=spec.device,
+        engine=spec.engine,
+        contract=entry.contract,
+        load_bytes=need.load,
+        token_bytes=need.token,
+        need_basis=need.basis,
+        resident=spec.lane == "cpu",
+    )
 
 
 def _requeue(tx: Tx, settings: Settings, cause: int | None) -> None:

@@ -33,6 +33,7 @@ from runners import startup, stops
 from runners.children import Child, Exit, RunnerSpec
 from runners.clocks import Clocks, device_back
 from runners.process import adopt_orphans, oom_kills, resident_bytes
+from runners.residents import Residents
 from store import failover
 from store.clock import boot_id
 from store.database import Paths, checkpoint, default_root, migrate, read_engine, write_engine
@@ -92,6 +93,7 @@ class Supervisor:
                 driver = connection.connection.driver_connection
                 assert isinstance(driver, sqlite3.Connection)
                 self.clocks = Clocks(driver, self._later, self.policy, self.writer.clock)
+                self.residents = self._residents(device.id if device else "", driver)
                 self._loop()
                 self._wind_down()
         finally:
@@ -126,6 +128,11 @@ class Supervisor:
     def _workers(self, specs: list[RunnerSpec], simulated: str) -> list[Child]:
         monitor = Child("monitor", self.paths, arguments=("--simulated", simulated))
         return [monitor, *(Child("runner", self.paths, spec=spec) for spec in specs)]
+
+    def _residents(self, device: str, driver: sqlite3.Connection) -> Residents:
+        on_device = [child for child in self.children if child.spec is not None and child.spec.device == device]
+        pinned, clock = self.settings.pinned, self.writer.clock
+        return Residents(device, on_device, driver, self._later, self.policy, clock, pinned)
 
     def _greet(self, models: list[Any], simulated: bool, listener: socket.socket) -> None:
         lanes = "a simulated GPU lane and a CPU lane" if simulated else "the CPU lane only: no accelerator"
@@ -171,7 +178,8 @@ class Supervisor:
 
     def _start_due(self) -> None:
         for child in self.children:
-            if child.process is None and time.monotonic() >= child.not_before and not self._device_out(child):
+            due = child.process is None and child.wanted and time.monotonic() >= child.not_before
+            if due and not self._device_out(child):
                 child.start(self._pass.get(id(child)))
                 if child.spec is not None:
                     self._later(self._registration(child, child.spec))
@@ -197,7 +205,7 @@ class Supervisor:
 
     def _reap(self) -> None:
         for child in self.children:
-            killed_for = child.killed_for
+            killed_for, pid = child.killed_for, child.pid
             left = child.reap(self.policy.restart_backoff_s, self.policy.restart_backoff_max_s)
             if left is None:
                 continue
@@ -205,6 +213,8 @@ class Supervisor:
                 log.warning("%s ended (%s); starting it again", child.role, left)
                 continue
             self._runner_died(child, child.spec, left, killed_for)
+            if not child.wanted:
+                self.residents.died(child, pid)
 
     def _runner_died(self, child: Child, spec: RunnerSpec, left: Exit, killed_for: str | None) -> None:
         log.warning("runner %s ended (%s%s)", child.id, left, f", {killed_for}" if killed_for else "")
@@ -274,6 +284,7 @@ class Supervisor:
 
     def _clocks(self) -> None:
         self.clocks.tick()
+        self.residents.tick()
         for runner in self.clocks.disobeyed():
             for child in self.children:
                 if child.id == runner:

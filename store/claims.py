@@ -13,9 +13,10 @@ import msgspec
 from core import events as ev
 from core.errors import Fenced
 from core.machine import CLAIMABLE_SQL
+from core.policy import Policy
 from core.state import RequestState
 from core.words import Lane
-from store import contents
+from store import contents, secondlook
 from store.clock import boot_id
 from store.journal import Tx
 
@@ -51,20 +52,20 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 _PICK: Final = (
-    f"SELECT id FROM requests WHERE {CLAIMABLE_SQL} AND lane=? AND model=? "  # noqa: S608 -- constants
-    "AND (not_before_us IS NULL OR not_before_us<=?) ORDER BY turn_us LIMIT 1"
+    "SELECT id, EXISTS (SELECT 1 FROM reservations WHERE holder = requests.id) FROM requests "  # noqa: S608 -- constants
+    f"WHERE {CLAIMABLE_SQL} AND lane=? AND model=? AND (not_before_us IS NULL OR not_before_us<=?) "
+    "ORDER BY turn_us LIMIT 16"
 )
+_DEFAULTS: Final = Policy()
 
 
-def claim(tx: Tx, owner: Owner, lease_us: int) -> Claim | None:
-    """Take up the next request of the owner's lane and model, or None when nothing waits or the device is out."""
+def claim(tx: Tx, owner: Owner, lease_us: int, policy: Policy = _DEFAULTS) -> Claim | None:
+    """Take up the next request of the owner's lane and model, or None when nothing can start now."""
     if _out(tx, owner.device):
         return None
-    row = tx.execute(_PICK, (owner.lane, owner.model, tx.now_us)).fetchone()
-    if row is None:
+    state = _next(tx, owner, policy)
+    if state is None:
         return None
-    state = tx.state(row[0])
-    assert state is not None
     spec = contents.spec_of(tx, state.id)
     assert spec is not None, f"{state.id} is claimable but has no contents"
     fence = Fence(state.id, state.attempt + 1, tx.new_id(), owner.device, device_epoch(tx, owner.device), owner.runner)
@@ -94,21 +95,46 @@ def _out(tx: Tx, device: str) -> bool:
     return row is not None and row[0] != "ok"
 
 
+def _next(tx: Tx, owner: Owner, policy: Policy) -> RequestState | None:
+    """The first in turn that may start now.
+
+    On the GPU lane each is looked at once more. One that has to wait for memory is not overtaken by another that
+    has no promise either, so a large request is not starved by small ones.
+    """
+    blocked = False
+    for request_id, reserved in tx.execute(_PICK, (owner.lane, owner.model, tx.now_us)).fetchall():
+        state = tx.state(request_id)
+        assert state is not None
+        if owner.lane == "cpu":
+            return state
+        if blocked and not reserved:
+            continue
+        match secondlook.look(tx, state, policy, actor=owner.runner):
+            case "go":
+                return tx.state(request_id)
+            case "wait":
+                blocked = True
+    return None
+
+
 def device_epoch(tx: Tx, device: str) -> int:
     """The current span of trust in a device; the host's CPU is always in its first."""
     row = tx.execute("SELECT epoch FROM devices WHERE id=?", (device,)).fetchone()
     return int(row[0]) if row else 1
 
 
+_CHECK: Final = (
+    "SELECT coalesce((SELECT epoch FROM devices WHERE id=?), 1) FROM leases "
+    "WHERE request_id=? AND token=? AND attempt=?"
+)
+
+
 def check(tx: Tx, fence: Fence) -> None:
     """Raise `Fenced` unless the fence still stands."""
-    row = tx.execute(
-        "SELECT 1 FROM leases WHERE request_id=? AND token=? AND attempt=?",
-        (fence.request_id, fence.token, fence.attempt),
-    ).fetchone()
+    row = tx.execute(_CHECK, (fence.device, fence.request_id, fence.token, fence.attempt)).fetchone()
     if row is None:
         raise Fenced(f"attempt {fence.attempt} of {fence.request_id} is no longer the owner")
-    if device_epoch(tx, fence.device) != fence.device_epoch:
+    if row[0] != fence.device_epoch:
         raise Fenced(f"device {fence.device} was lost since attempt {fence.attempt} of {fence.request_id} began")
 
 

@@ -1,6 +1,7 @@
 """The journal: appending facts inside a unit of work, and reading them back.
 
-1. `seq` is gap-free and the hash chains over the exact stored bytes; both are taken from `head` inside the transaction.
+1. `seq` is gap-free and the hash chains over the exact stored bytes; both are taken from `head` inside the transaction,
+   and written back there once, by the writer.
 2. `version` is 1..n per stream, and the optimistic lock.
 3. A projection row is written in the same unit as its event, or neither is.
 4. A unit that appends the same `event_id` again gets what was recorded the first time: a lost answer is recognised.
@@ -11,7 +12,9 @@ Driver SQL on purpose: this is the hot path, and Core costs seven times the CPU 
 import hashlib
 import sqlite3
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+import msgspec
 
 from core import events as ev
 from core.events import Event, Recorded, decode, encode
@@ -46,16 +49,47 @@ def chain(previous: str, fields: tuple[Any, ...]) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
-class Tx:
-    """One unit of work inside a write transaction. Valid only while its function runs."""
+class Head(msgspec.Struct, frozen=True):
+    """Where the journal ends: the last event's seq and link."""
 
-    def __init__(self, connection: sqlite3.Connection, now_us: int, mono_us: int, new_id: Any) -> None:
+    seq: int
+    hash: str
+
+
+class Sees(Protocol):
+    """What a look at the store needs: a transaction, or a read-only connection with the time of the look."""
+
+    @property
+    def execute(self) -> Any:
+        """Run one statement; the driver's cursor."""
+
+    @property
+    def now_us(self) -> int:
+        """The time of the look."""
+
+
+class Look:
+    """A look outside any transaction, for those who only want to know."""
+
+    def __init__(self, connection: sqlite3.Connection, now_us: int) -> None:
         self.execute = connection.execute
+        self.now_us = now_us
+
+
+class Tx:
+    """One unit of work inside a write transaction. Valid only while its function runs.
+
+    `head` is where the journal ends now, the events of this unit included.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, head: Head, now_us: int, mono_us: int, new_id: Any) -> None:
+        self.execute = connection.execute
+        self.head = head
         self.now_us = now_us
         self.mono_us = mono_us
         self.new_id = new_id
-        self._seq, self._hash = connection.execute("SELECT seq, hash FROM head WHERE id = 1").fetchone()
-        self.appended = 0
+        self._states: dict[str, RequestState | None] = {}
+        """Requests as this unit read or left them: nobody else writes while it runs."""
 
     def append(
         self,
@@ -75,9 +109,9 @@ class Tx:
             return known
         event_id = event_id or self.new_id()
         is_request = type(event) in REQUEST_TYPES
-        state = projections.load(self, stream) if is_request else None
+        state = self.state(stream) if is_request else None
         version = (state.version if state else 0) + 1 if is_request else self._next_version(stream)
-        seq = self._seq + 1
+        seq = self.head.seq + 1
         record = Recorded(seq, event_id, stream, version, type_, self.now_us, actor, attempt, cause, event)
         fields = (
             seq,
@@ -94,24 +128,20 @@ class Tx:
             cause,
             encode(event),
         )
-        link = chain(self._hash, fields)
+        link = chain(self.head.hash, fields)
         if is_request:
-            projections.advance(self, state, record)
+            self._states[stream] = projections.advance(self, state, record)
         else:
             projections.other(self, record)
         self.execute(_INSERT, (*fields, link))
-        self._seq, self._hash = seq, link
-        self.appended += 1
+        self.head = Head(seq, link)
         return record
-
-    def finish(self) -> None:
-        """Write the head back; the writer calls it once per unit."""
-        if self.appended:
-            self.execute("UPDATE head SET seq = ?, hash = ? WHERE id = 1", (self._seq, self._hash))
 
     def state(self, request_id: str) -> RequestState | None:
         """The request as this transaction sees it."""
-        return projections.load(self, request_id)
+        if request_id not in self._states:
+            self._states[request_id] = projections.load(self, request_id)
+        return self._states[request_id]
 
     def _next_version(self, stream: str) -> int:
         (version,) = self.execute("SELECT max(version) FROM events WHERE stream = ?", (stream,)).fetchone()

@@ -28,6 +28,13 @@ class LaneRow(msgspec.Struct, frozen=True):
     device: str
     engine: str
     contract: str
+    load_bytes: int = 0
+    """What the model's process takes on the device; 0 together with `token_bytes`: memory is not accounted."""
+    token_bytes: int = 0
+    """What each token of a request takes beside that."""
+    need_basis: str = "formula"
+    resident: bool = True
+    """On the GPU lane: its runner is up, or on its way."""
 
 
 def lane_row(tx: Tx, lane: Lane, model: str) -> LaneRow | None:
@@ -42,10 +49,12 @@ def lane_row(tx: Tx, lane: Lane, model: str) -> LaneRow | None:
 def put_lane(tx: Tx, row: LaneRow) -> None:
     """Set a lane up, or replace what was there."""
     tx.execute(
-        "INSERT INTO lanes (lane, model, serving, out_reason, context, device, engine, contract, since_us) "
-        "VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT (lane, model) DO UPDATE SET serving=excluded.serving, "
+        "INSERT INTO lanes (lane, model, serving, out_reason, context, device, engine, contract, load_bytes, "
+        "token_bytes, need_basis, resident, since_us) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?) "
+        "ON CONFLICT (lane, model) DO UPDATE SET serving=excluded.serving, "
         "out_reason=excluded.out_reason, context=excluded.context, device=excluded.device, engine=excluded.engine, "
-        "contract=excluded.contract, since_us=excluded.since_us",
+        "contract=excluded.contract, load_bytes=excluded.load_bytes, token_bytes=excluded.token_bytes, "
+        "need_basis=excluded.need_basis, resident=excluded.resident, since_us=excluded.since_us",
         (
             row.lane,
             row.model,
@@ -55,6 +64,10 @@ def put_lane(tx: Tx, row: LaneRow) -> None:
             row.device,
             row.engine,
             row.contract,
+            row.load_bytes,
+            row.token_bytes,
+            row.need_basis,
+            int(row.resident),
             tx.now_us,
         ),
     )

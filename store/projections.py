@@ -23,6 +23,8 @@ _UPDATE: Final = (
     "UPDATE requests SET state=?, lane=?, running=?, cancel_asked=?, version=?, turn_us=?, not_before_us=?, "
     "deadline_us=?, updated_us=?, doc=? WHERE id=? AND version=?"
 )
+_UPDATE_DOC: Final = "UPDATE requests SET version=?, updated_us=?, doc=? WHERE id=? AND version=?"
+"""For events that leave all indexed columns as they are: SQLite rewrites an index whenever its columns are named."""
 _INSERT: Final = (
     "INSERT INTO requests (state, lane, running, cancel_asked, version, turn_us, not_before_us, deadline_us, "
     "updated_us, doc, id, owner, workload, model, created_us) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
@@ -56,14 +58,36 @@ def columns(state: RequestState) -> tuple[object, ...]:
     )
 
 
-def advance(tx: "Tx", before: RequestState | None, record: Recorded) -> None:
+def _indexed(state: RequestState) -> tuple[object, ...]:
+    """All that decides the columns which only `_UPDATE` writes."""
+    return (
+        state.state,
+        state.lane,
+        state.running,
+        state.cancel_asked,
+        state.priority,
+        state.created_us,
+        state.not_before_us,
+        state.deadline_us,
+    )
+
+
+def advance(tx: "Tx", before: RequestState | None, record: Recorded) -> RequestState:
     """Apply an event to its request and write the row. Raises `IllegalEvent`."""
     after = apply(before, record.event, stream=record.stream, at_us=record.at_us, attempt=record.attempt)
     if before is None:
         tx.execute(_INSERT, (*columns(after), after.id, after.owner, after.workload, after.model, after.created_us))
-        return
-    changed = tx.execute(_UPDATE, (*columns(after), after.id, before.version)).rowcount
+        return after
+    if _indexed(before) == _indexed(after):
+        doc = _encode(after).decode()
+        changed = tx.execute(_UPDATE_DOC, (after.version, after.updated_us, doc, after.id, before.version)).rowcount
+    else:
+        changed = tx.execute(_UPDATE, (*columns(after), after.id, before.version)).rowcount
     assert changed == 1, f"projection of {after.id} is not at version {before.version}"
+    if before.lane == "gpu" and (after.lane != "gpu" or (after.settled_us is not None and before.settled_us is None)):
+        # The promise ends with the stay on the GPU lane, in the transaction that ends it.
+        tx.execute("DELETE FROM reservations WHERE holder=?", (after.id,))
+    return after
 
 
 def other(tx: "Tx", record: Recorded) -> None:

@@ -41,6 +41,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Context length of the lanes in tokens, prompt and answer together; a model's own limit still holds."""
     simulate_gpu: int | None = None
     """Size in bytes of a simulated accelerator, labelled so everywhere; absent: none."""
+    null_load_bytes: Annotated[int, msgspec.Meta(ge=0)] = 16 << 20
+    """What the built-in `null` model pretends to take on a device."""
+    null_token_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """What each token of a request to the `null` model pretends to take on a device."""
+    pinned: tuple[str, ...] = ()
+    """Models that are never unloaded to make room for others."""
+    unified_memory: dict[str, bool] = {}
+    """By UUID of a device or its beginning: whether it computes in the host's memory, where recognising it fails."""
     policy: Policy = Policy()
     """Limits and thresholds, in a table `[policy]`."""
 

@@ -1,5 +1,6 @@
 """Admission, as one transaction: idempotency, facts, decision, events, contents. 202 only after its commit."""
 
+import math
 from typing import Any, Final, Literal
 
 import msgspec
@@ -11,7 +12,7 @@ from core.errors import Impossible
 from core.policy import Policy
 from core.state import RequestState
 from core.words import Failover, Priority
-from store import contents, laneviews
+from store import contents, laneviews, secondlook
 from store.journal import Tx
 
 RETRY_AFTER_S: Final = 5
@@ -37,6 +38,7 @@ class Submission(msgspec.Struct, frozen=True):
     deadline_s: float | None
     secret: bytes
     body_digest: str
+    allow_shrink: bool = False
     idempotency_key: str | None = None
 
 
@@ -116,19 +118,24 @@ def _earlier(tx: Tx, sub: Submission) -> RequestState | None:
 
 
 def _facts(tx: Tx, sub: Submission, policy: Policy) -> AdmissionFacts:
-    draining = tx.execute("SELECT value FROM service WHERE key='draining'").fetchone()
-    return AdmissionFacts(
+    facts = secondlook.facts_for(
+        tx,
+        model=sub.model,
         prompt_tokens=len(sub.tokens),
         max_units=sub.max_units,
         failover=sub.failover,
-        draining=bool(draining and draining[0] == "1"),
-        gpu=laneviews.lane_facts(tx, "gpu", sub.model, policy.gpu_queue_limit),
-        cpu=laneviews.lane_facts(tx, "cpu", sub.model, policy.cpu_queue_limit),
+        policy=policy,
+        request_id=sub.id,
     )
+    if facts.need is None:
+        return facts
+    least = max(1, math.ceil(sub.max_units * policy.shrink_floor))
+    return msgspec.structs.replace(facts, allow_shrink=sub.allow_shrink, least_units=least)
 
 
 def _admit(tx: Tx, sub: Submission, policy: Policy, decision: Decision) -> None:
     spec = contents.spec_body(contents.Spec(sub.secret, sub.body, sub.tokens, sub.eos, sub.stops, sub.sampling))
+    granted = sub.max_units if decision.units is None else decision.units
     admitted = ev.Admitted(
         owner=sub.owner,
         workload=sub.workload,
@@ -137,7 +144,8 @@ def _admit(tx: Tx, sub: Submission, policy: Policy, decision: Decision) -> None:
         engine=sub.engine,
         contract=sub.contract,
         prompt_tokens=len(sub.tokens),
-        max_units=sub.max_units,
+        max_units=granted,
+        asked_units=sub.max_units if granted < sub.max_units else None,
         chunk_cap=policy.chunk_cap,
         failover=sub.failover,
         priority=sub.priority,
@@ -147,6 +155,8 @@ def _admit(tx: Tx, sub: Submission, policy: Policy, decision: Decision) -> None:
     )
     record = tx.append(sub.id, admitted, actor="web")
     contents.put_spec(tx, sub.id, spec)
+    if decision.action in {admission.RUN_GPU, admission.SHRINK}:
+        secondlook.keep_promise(tx, sub.id, sub.model, decision, len(sub.tokens) + granted)
     if decision.action == admission.REROUTE:
         tx.append(sub.id, ev.Rerouted(None, 0, decision.rule, decision), actor="web", cause=record.seq)
 

@@ -76,6 +76,8 @@ devices = Table(
     Column("reason", Text),
     Column("epoch", Integer, nullable=False),
     Column("since_us", BigInteger, nullable=False),
+    Column("spilling", Integer, nullable=False, server_default="0"),
+    Column("calm_us", BigInteger),
 )
 
 leases = Table(
@@ -101,7 +103,37 @@ lanes = Table(
     Column("device", Text, nullable=False),
     Column("engine", Text, nullable=False),
     Column("contract", Text, nullable=False),
+    Column("load_bytes", BigInteger, nullable=False, server_default="0"),
+    Column("token_bytes", BigInteger, nullable=False, server_default="0"),
+    Column("need_basis", Text, nullable=False, server_default="formula"),
+    Column("resident", Integer, nullable=False, server_default="1"),
     Column("since_us", BigInteger, nullable=False),
+)
+
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("holder", Text, primary_key=True),
+    Column("device", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Index("ix_reservations_device", "device"),
+    sqlite_with_rowid=False,
+)
+
+learned = Table(
+    "learned",
+    metadata,
+    Column("engine", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("settings", Text, primary_key=True),
+    Column("formula_bytes", BigInteger, nullable=False),
+    Column("learned_bytes", BigInteger, nullable=False),
+    Column("last_bytes", BigInteger, nullable=False),
+    Column("loads", Integer, nullable=False),
+    Column("updated_us", BigInteger, nullable=False),
 )
 
 runners = Table(

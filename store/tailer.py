@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from store.database import Paths, read_engine
 
-POLL_S = 0.004
+POLL_S = 0.002
 IDLE_POLL_S = 0.05
 _RETRY_S = 0.5
 

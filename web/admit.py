@@ -18,6 +18,7 @@ from core.errors import Impossible, Malformed
 from core.words import Failover, Priority
 from store.contents import StoredSampling
 from store.models.catalog import Catalog, ModelEntry, load_prompt_side
+from store.models.null_model import is_null
 from store.models.template import Message
 from store.settings import Settings
 from store.submit import Submission
@@ -30,6 +31,7 @@ MAX_STOPS: Final = 8
 MAX_STOP_CHARACTERS: Final = 1000
 MAX_METADATA_BYTES: Final = 16_384
 MAX_KEY_CHARACTERS: Final = 255
+_QUICK_CHARACTERS: Final = 4096
 _INT32: Final = 2**31 - 1
 _YEAR_S: Final = 366 * 86_400
 Deadline = Annotated[float, msgspec.Meta(gt=0, le=_YEAR_S)]
@@ -145,10 +147,16 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
 
 
+def is_quick(body: Body) -> bool:
+    """Whether tokenising takes microseconds. The built-in model's tokens are bytes; others may have to read a file."""
+    text = body.prompt or "".join(turn.content for turn in body.messages or ())
+    return is_null(body.model) and len(text) <= _QUICK_CHARACTERS
+
+
 def submission(
     catalog: Catalog, settings: Settings, body: Body, *, owner: str, digest: str, key: str | None
 ) -> Submission:
-    """Tokenise, and draw what was left open. Blocks; call it off the event loop.
+    """Tokenise, and draw what was left open. Blocks; call it off the event loop unless it `is_quick`.
 
     Raises `Impossible` for a model that is unknown, not served, or cannot take this conversation, `Malformed` for
     text that is none, `ModelFileError` when the model's files have a problem.
@@ -183,6 +191,7 @@ def submission(
         deadline_s=body.deadline_s,
         secret=secrets.token_bytes(32),
         body_digest=digest,
+        allow_shrink=body.allow_shrink,
         idempotency_key=key,
     )
 

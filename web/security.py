@@ -9,6 +9,7 @@ Not here: forms of the dashboard (they carry a CSRF token), keys.
 """
 
 import ipaddress
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -46,6 +47,13 @@ def host_of(authority: str) -> str | None:
     return parts.hostname
 
 
+@lru_cache(maxsize=64)
+def _names_us(authority: str, own: str) -> bool:
+    """Whether a Host header names a loopback address or our own name. The same few come with every call."""
+    host = host_of(authority)
+    return host is not None and (is_loopback(host) or host == own)
+
+
 class Guard(ASGIMiddleware):
     """The three rules above."""
 
@@ -58,8 +66,7 @@ class Guard(ASGIMiddleware):
         """Raise `Refusal`, or pass the call on."""
         headers = Headers.from_scope(scope)
         authority = headers.get("host", "")
-        host = host_of(authority)
-        if host is None or not (is_loopback(host) or host == self._host):
+        if not _names_us(authority, self._host):
             raise Refusal(
                 403,
                 f"the Host header names {authority[:80]!r}; address this service by its own name",

@@ -13,6 +13,7 @@ from store.reads import Reader
 from store.settings import Settings
 from store.writer import Unit, Writer
 from web.doorbell import Doorbell
+from web.telling import Tellings
 from web.views import View, eta_of, request_view
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ OWNER = "local"
 
 
 class Services(msgspec.Struct, frozen=True):
-    """The store's writer and reader, the models, the doorbell, and the settings in force."""
+    """The store's writer and reader, the models, the doorbell, who follows what, and the settings in force."""
 
     paths: Paths
     settings: Settings
@@ -30,6 +31,7 @@ class Services(msgspec.Struct, frozen=True):
     reader: Reader
     catalog: Catalog
     doorbell: Doorbell
+    tellings: Tellings = msgspec.field(default_factory=Tellings)
 
     def now_us(self) -> int:
         """Now, in the record's time."""
@@ -37,7 +39,7 @@ class Services(msgspec.Struct, frozen=True):
 
     async def write(self, unit: Unit[T]) -> T:
         """Commit a unit of work. A caller that goes away meanwhile does not undo it, and loses only the answer."""
-        return await asyncio.shield(asyncio.wrap_future(self.writer.submit(unit)))
+        return await self.writer.commit(unit)
 
     async def view(self, state: RequestState) -> View:
         """A request as readers see it now."""

@@ -24,6 +24,8 @@ STATEMENTS = (
         reason TEXT,
         epoch INTEGER NOT NULL,
         since_us BIGINT NOT NULL,
+        spilling INTEGER DEFAULT '0' NOT NULL,
+        calm_us BIGINT,
         PRIMARY KEY (id)
     )""",
     """CREATE TABLE events (
@@ -71,8 +73,23 @@ STATEMENTS = (
         device TEXT NOT NULL,
         engine TEXT NOT NULL,
         contract TEXT NOT NULL,
+        load_bytes BIGINT DEFAULT '0' NOT NULL,
+        token_bytes BIGINT DEFAULT '0' NOT NULL,
+        need_basis TEXT DEFAULT 'formula' NOT NULL,
+        resident INTEGER DEFAULT '1' NOT NULL,
         since_us BIGINT NOT NULL,
         PRIMARY KEY (lane, model)
+    )""",
+    """CREATE TABLE learned (
+        engine TEXT NOT NULL,
+        model TEXT NOT NULL,
+        settings TEXT NOT NULL,
+        formula_bytes BIGINT NOT NULL,
+        learned_bytes BIGINT NOT NULL,
+        last_bytes BIGINT NOT NULL,
+        loads INTEGER NOT NULL,
+        updated_us BIGINT NOT NULL,
+        PRIMARY KEY (engine, model, settings)
     )""",
     """CREATE TABLE leases (
         request_id TEXT NOT NULL,
@@ -112,6 +129,17 @@ STATEMENTS = (
     """CREATE INDEX ix_requests_claimable ON requests (lane, model, turn_us) WHERE running = 0 AND cancel_asked = 0 AND state IN ('admitted','rerouted-cpu','checkpointed')""",
     """CREATE INDEX ix_requests_created ON requests (created_us, id)""",
     """CREATE INDEX ix_requests_state ON requests (state, created_us, id)""",
+    """CREATE TABLE reservations (
+        holder TEXT NOT NULL,
+        device TEXT NOT NULL,
+        model TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        bytes BIGINT NOT NULL,
+        created_us BIGINT NOT NULL,
+        PRIMARY KEY (holder)
+    )
+     WITHOUT ROWID""",
+    """CREATE INDEX ix_reservations_device ON reservations (device)""",
     """CREATE TABLE runners (
         id TEXT NOT NULL,
         lane TEXT NOT NULL,

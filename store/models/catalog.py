@@ -22,7 +22,7 @@ from core.errors import Conflict, Impossible, ModelFileError
 from store.models.atomic import replacing
 from store.models.gguf import GGUF, read_header
 from store.models.gguf_write import write_gguf
-from store.models.null_model import NULL_CONTEXT, NULL_ID, NullTokenizer
+from store.models.null_model import NULL_CONTEXT, NULL_ID, NullTokenizer, is_null
 from store.models.prepare import prepare
 from store.models.prompt_side import PromptSide, file_side, null_side
 from store.models.suitability import require_suitable
@@ -98,8 +98,8 @@ class Catalog:
 
     def get(self, model_id: str) -> ModelEntry:
         """The entry, with its `problem` if it has one. Raises `core.errors.Impossible` for an unknown id."""
-        if model_id == NULL_ID:
-            return NULL_ENTRY
+        if is_null(model_id):
+            return msgspec.structs.replace(NULL_ENTRY, id=model_id)
         path = self.directory / f"{model_id}.json"
         if not _ID.fullmatch(model_id) or not path.is_file():
             known = ", ".join(entry.id for entry in self.entries())
@@ -114,7 +114,7 @@ class Catalog:
         `ModelFileError` when the file cannot be used, `core.errors.Conflict` when the id means another model,
         `core.errors.Impossible` for an id that is none, `core.errors.NoSpace`.
         """
-        if not _ID.fullmatch(model_id) or model_id == NULL_ID:
+        if not _ID.fullmatch(model_id) or is_null(model_id):
             msg = f"{model_id[:80]!r} cannot be a model's id; use small letters, digits, '.', '_' and '-', not 'null'"
             raise Impossible(msg)
         header = read_header(source)

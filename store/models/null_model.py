@@ -4,12 +4,14 @@ It serves the engine `null`, with which the whole service can be run, shown and 
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 
 from core.errors import Malformed
 from store.models.template import Message, check
 
 NULL_ID = "null"
+_NULL_NAME = re.compile(r"null(-[a-z0-9]{1,16})?")
 NULL_CONTEXT = 8_192
 _EOS = 256
 
@@ -50,3 +52,8 @@ def null_chat(messages: Sequence[Message]) -> str:
     """The conversation as one line per message, ready for the answer."""
     check(messages)
     return "".join(f"{message.role}: {message.content}\n" for message in messages) + "assistant:"
+
+
+def is_null(model_id: str) -> bool:
+    """Whether an id names the built-in model: `null`, or `null-NAME` for another of its kind."""
+    return _NULL_NAME.fullmatch(model_id) is not None

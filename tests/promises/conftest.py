@@ -25,7 +25,7 @@ def model_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("smollm2") / "data"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model_house(model_root: Path) -> Iterator[House]:
     with house(model_root, model="smollm2-135m", config=FAST) as made:
         yield made

@@ -32,7 +32,13 @@ class Check(msgspec.Struct, frozen=True):
     detail: str
 
 
-def obstacles(models: Sequence[str], lanes: Sequence[Mapping[str, Any]]) -> list[str]:
+LOADED: Final = frozenset({"idle", "busy"})
+"""States of a runner that has its model."""
+
+
+def obstacles(
+    models: Sequence[str], lanes: Sequence[Mapping[str, Any]], runners: Sequence[Mapping[str, Any]] = ()
+) -> list[str]:
     """Why the service is not ready, in words; empty when it is."""
     found = []
     for model in models:
@@ -41,6 +47,9 @@ def obstacles(models: Sequence[str], lanes: Sequence[Mapping[str, Any]]) -> list
         found += [f"the {row['lane'].upper()} lane of {model} is starting" for row in coming]
         if not coming and not any(row["serving"] for row in own):
             found.append(f"no lane serves {model}")
+        states = [row["state"] for row in runners if row["model"] == model]
+        if states and not LOADED.intersection(states):
+            found.append(f"no runner has {model} loaded yet")
     return found
 
 
@@ -70,7 +79,7 @@ async def livez() -> Response[bytes]:
 @get("/readyz")
 async def readyz(services: NamedDependency[Services]) -> Response[bytes]:
     """200 when new requests can be answered, else 503 and why not."""
-    found = obstacles(services.settings.models, await services.reader.lanes())
+    found = obstacles(services.settings.models, await services.reader.lanes(), await services.reader.runners())
     if await services.reader.flag("draining") == "1":
         found.append("the service is stopping")
     headers = {"cache-control": "no-store"} | ({"retry-after": "1"} if found else {})

@@ -13,9 +13,7 @@ from litestar.response import Stream
 
 from core.errors import Malformed
 from core.events import Recorded
-from core.machine import apply
 from core.replay import fold, redecide
-from core.state import RequestState
 from core.words import SETTLED
 from web.api.answers import Call, answer, count_param, request_headers
 from web.api.streams import EVENT_STREAM, Pings, frame, stream
@@ -55,20 +53,22 @@ async def frames_after(services: Services, history: Sequence[Recorded], after: i
 
 async def follow(services: Services, request_id: str, after: int) -> AsyncGenerator[bytes, None]:
     """The request's frames beyond `after` as they become durable; ends once it has settled."""
+
+    async def form(history: Sequence[Recorded], beyond: int) -> list[bytes]:
+        views = await frames_after(services, history, beyond)
+        return [frame(view, id_=view["version"], event=view["type"]) for view in views]
+
     pings = Pings(asyncio.get_running_loop().time)
-    history: list[Recorded] = []
-    state: RequestState | None = None
+    telling = services.tellings.join(request_id, services.reader.history, form)
     with services.doorbell.listen() as listener:
         while True:
-            more = await services.reader.history(request_id, after=len(history))
-            history += more
-            for view in await frames_after(services, history, after):
-                after = view["version"]
+            await telling.catch_up()
+            over = telling.over
+            for told in telling.frames[after:]:
+                after += 1
                 pings.sent()
-                yield frame(view, id_=view["version"], event=view["type"])
-            for record in more:
-                state = apply(state, record.event, stream=record.stream, at_us=record.at_us, attempt=record.attempt)
-            if state is None or state.state in SETTLED or services.doorbell.closing:
+                yield told
+            if over or services.doorbell.closing:
                 return
             if pings.due():
                 yield b": ping\n\n"

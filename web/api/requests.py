@@ -1,6 +1,7 @@
 """Submitting, looking at and listing requests."""
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
 from litestar import Response, get, post
@@ -49,7 +50,7 @@ def refused(state: RequestState) -> FailsoftError:
 async def take_in(services: Services, value: Any, key: str | None) -> Submitted:
     """Admit a decoded body, or find it again under its key. Raises what is wrong with it, and refusals."""
     body = admit.read_body(value)
-    sub = await asyncio.to_thread(
+    make = partial(
         admit.submission,
         services.catalog,
         services.settings,
@@ -58,6 +59,7 @@ async def take_in(services: Services, value: Any, key: str | None) -> Submitted:
         digest=admit.digest_of(value),
         key=key,
     )
+    sub = make() if admit.is_quick(body) else await asyncio.to_thread(make)
     submitted = await services.write(lambda tx: submit(tx, sub, services.settings.policy))
     if submitted.outcome == "refused":
         raise refused(submitted.state)

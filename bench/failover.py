@@ -1,0 +1,98 @@
+"""SIGKILL of the GPU runner: how long until the move is durable, and until the first new word is."""
+
+import os
+import signal
+import time
+
+from bench.numbers import Figure, percentile
+from bench.parts import Service, service, until
+
+CONFIG = "[policy]\nrestart_backoff_s = 0.01\ngpu_queue_limit = 1000\ncpu_queue_limit = 1000\n"
+_POLL_S = 0.0005
+REAL = "smollm2-135m"
+STORY = "The keeper of the lighthouse wrote every evening what the sea had done that day, and then he slept. " * 13
+
+
+def strike(made: Service, request_id: str) -> tuple[float, int]:
+    """Kill the GPU runner under a request that it works on. Seconds until `Rerouted` can be read, and its version."""
+    pid = made.runner("gpu")
+    began = time.perf_counter()
+    os.kill(pid, signal.SIGKILL)
+    while True:
+        rows = made.rows("SELECT version FROM events WHERE stream=? AND type='Rerouted'", request_id)
+        if rows:
+            return time.perf_counter() - began, rows[0][0]
+        if time.perf_counter() - began > 60:
+            raise TimeoutError(f"{request_id} was not moved")
+        time.sleep(_POLL_S)
+
+
+def _underway(made: Service, request_id: str, least: int) -> None:
+    sql = "SELECT json_extract(doc, '$.units') FROM requests WHERE id=? AND running=1 AND lane='gpu'"
+
+    def far_enough() -> bool:
+        rows = made.rows(sql, request_id)
+        return bool(rows) and (rows[0][0] or 0) >= least
+
+    until(far_enough, f"{request_id} to be under way")
+
+
+def reroutes(count: int) -> list[float]:
+    """Milliseconds from the signal to the durable move, null engine."""
+    took = []
+    with service(config=CONFIG) as made:
+        for number in range(count):
+            made.runner("gpu")
+            request_id = made.submit(model="null", prompt=f"[[tps=40]] story {number}", max_tokens=400, seed=7)
+            _underway(made, request_id, 2)
+            seconds, _version = strike(made, request_id)
+            took.append(seconds * 1e3)
+            made.client.post(f"/api/requests/{request_id}/cancel", json={})
+    return took
+
+
+def first_words(count: int) -> tuple[list[float], list[float], int]:
+    """Milliseconds to the move and to the first new durable unit, real model; and the prompt's tokens."""
+    moved, spoke, tokens = [], [], 0
+    sql = "SELECT 1 FROM events WHERE stream=? AND type='Checkpointed' AND version>?"
+    with service(model=REAL, config=CONFIG) as made:
+        for number in range(count):
+            made.runner("gpu")
+            made.runner("cpu")
+            body = {"model": REAL, "prompt": f"{number}. {STORY}", "max_tokens": 400, "seed": 7}
+            request_id = made.submit(**body)
+            _underway(made, request_id, 14)
+            began = time.perf_counter()
+            seconds, version = strike(made, request_id)
+            while not made.rows(sql, request_id, version):
+                time.sleep(_POLL_S)
+            spoke.append((time.perf_counter() - began) * 1e3)
+            moved.append(seconds * 1e3)
+            tokens = made.client.get(f"/api/requests/{request_id}").json()["usage"]["prompt_tokens"]
+            made.client.post(f"/api/requests/{request_id}/cancel", json={})
+    return moved, spoke, tokens
+
+
+def measure(*, quick: bool) -> list[Figure]:
+    """Percentiles over the kills."""
+    took = reroutes(8 if quick else 40)
+    p50, p99 = percentile(took, 50), percentile(took, 99)
+    moved, spoke, tokens = first_words(3 if quick else 10)
+    return [
+        Figure(
+            f"SIGKILL of the GPU runner until `Rerouted` is durable ({len(took)} kills)",
+            f"p50 {p50:.0f} ms, p99 {p99:.0f} ms",
+            "leases elsewhere: 30 s to 60 min by default",
+            "-",
+            "p99 ≤ 250 ms",
+            met=p99 <= 250,
+        ),
+        Figure(
+            f"the same until the first new token, real model, {tokens} prompt tokens recomputed ({len(spoke)} kills)",
+            f"p50 {percentile(spoke, 50):.0f} ms, worst {max(spoke):.0f} ms",
+            f"of which until `Rerouted`: p50 {percentile(moved, 50):.0f} ms",
+            "-",
+            "no goal without KV snapshots",
+            met=True,
+        ),
+    ]

@@ -1,0 +1,32 @@
+"""Learned footprints in the store: one row for each engine build, model and settings."""
+
+from core import events as ev
+from core.learned import Learned, observe
+from store.journal import Sees, Tx
+
+
+def learned(tx: Sees, engine: str, model: str, settings: str) -> Learned | None:
+    """What was seen so far, or None."""
+    row = tx.execute(
+        "SELECT formula_bytes, learned_bytes, last_bytes, loads FROM learned WHERE engine=? AND model=? AND settings=?",
+        (engine, model, settings),
+    ).fetchone()
+    return Learned(*row) if row else None
+
+
+def learn(tx: Tx, *, runner: str, engine: str, model: str, settings: str, formula: int, seen: int) -> Learned:
+    """Take in what a load was seen to take. Says so in the journal when the value that counts changes."""
+    before = learned(tx, engine, model, settings)
+    after = observe(before, formula, seen)
+    tx.execute(
+        "INSERT INTO learned (engine, model, settings, formula_bytes, learned_bytes, last_bytes, loads, updated_us) "
+        "VALUES (?,?,?,?,?,?,?,?) ON CONFLICT (engine, model, settings) DO UPDATE SET "
+        "formula_bytes=excluded.formula_bytes, "
+        "learned_bytes=excluded.learned_bytes, last_bytes=excluded.last_bytes, loads=excluded.loads, "
+        "updated_us=excluded.updated_us",
+        (engine, model, settings, after.formula, after.value, after.last, after.loads, tx.now_us),
+    )
+    if before is None or before.value != after.value:
+        event = ev.FootprintLearned(model, after.formula, after.last, after.value)
+        tx.append(f"runner-{runner}", event, actor=runner)
+    return after

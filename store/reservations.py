@@ -1,0 +1,141 @@
+"""Promised bytes, kept in the same transactions as the decisions that promise them.
+
+1. `model:<id>` is the process of a resident model; a request's id is the bytes of its own tokens.
+2. A request's promise ends with its state (`projections` sees to that); a process's ends when its bytes were seen to
+   come back, or after a bounded wait that is recorded.
+3. What a process is seen to hold is compared with its promise and those of its requests together.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from core.decision import HostFacts, Need
+from core.ledger import DeviceFacts, Holder
+from core.policy import Policy
+from core.words import Lane
+from store.journal import Sees, Tx
+
+_PUT: Final = (
+    "INSERT INTO reservations (holder, device, model, kind, bytes, created_us) VALUES (?,?,?,?,?,?) "
+    "ON CONFLICT (holder) DO UPDATE SET bytes=excluded.bytes, device=excluded.device"
+)
+
+
+def process_of(model: str) -> str:
+    """The holder's name of a model's process."""
+    return f"model:{model}"
+
+
+def promise(tx: Tx, device: str, holder: str, model: str, size: int) -> None:
+    """Promise bytes of a device; a holder has one promise, which this replaces."""
+    kind = "process" if holder.startswith("model:") else "request"
+    tx.execute(_PUT, (holder, device, model, kind, size, tx.now_us))
+
+
+def promised(tx: Sees, holder: str) -> int | None:
+    """Bytes promised to a holder, or None."""
+    row = tx.execute("SELECT bytes FROM reservations WHERE holder=?", (holder,)).fetchone()
+    return int(row[0]) if row else None
+
+
+def give_back(tx: Tx, holder: str) -> None:
+    """End a promise, if there is one."""
+    tx.execute("DELETE FROM reservations WHERE holder=?", (holder,))
+
+
+def need_of(tx: Sees, lane: Lane, model: str) -> Need | None:
+    """What a request of this model needs on its lane, or None where memory is not accounted."""
+    row = tx.execute(
+        "SELECT load_bytes, token_bytes, need_basis FROM lanes WHERE lane=? AND model=?", (lane, model)
+    ).fetchone()
+    if row is None or (row[0] == 0 and row[1] == 0):
+        return None
+    load, token, basis = row
+    if lane == "gpu" and promised(tx, process_of(model)) is not None:
+        load = 0
+    return Need(load, token, basis)
+
+
+def device_facts(tx: Sees, device: str, policy: Policy, *, without: str | None = None) -> DeviceFacts | None:
+    """The device as deciders see it now; `without` leaves one holder's promise out. None for an unknown device."""
+    row = tx.execute(
+        "SELECT d.state, d.total_bytes, r.at_us, r.doc FROM devices d "
+        "LEFT JOIN readings r ON r.device=d.id WHERE d.id=?",
+        (device,),
+    ).fetchone()
+    if row is None:
+        return None
+    state, total, at_us, document = row
+    reading: dict[str, Any] = msgspec.json.decode(document) if document else {}
+    return DeviceFacts(
+        id=device,
+        state="lost" if state != "ok" else _state(reading),
+        total=reading.get("total") or total,
+        driver_reserved=reading.get("reserved") or 0,
+        used=reading.get("used"),
+        headroom=policy.headroom_bytes,
+        holders=_holders(tx, device, reading, without),
+        cap=policy.device_cap_bytes,
+        age_s=None if at_us is None else max(0, tx.now_us - at_us) / 1e6,
+        max_age_s=policy.reading_max_age_s,
+        margin=min(policy.unseen_margin_bytes, (total or 0) // 8),
+    )
+
+
+def _state(reading: dict[str, Any]) -> Any:
+    state = reading.get("state", "unknown")
+    return state if state in {"ok", "blind", "lost"} else "unknown"
+
+
+def _holders(tx: Sees, device: str, reading: dict[str, Any], without: str | None) -> tuple[Holder, ...]:
+    """One holder per model: its process and its requests, and what its processes were seen to hold together."""
+    by_model: dict[str, tuple[int, int]] = {}
+    for holder, model, kind, size in tx.execute(
+        "SELECT holder, model, kind, bytes FROM reservations WHERE device=?", (device,)
+    ):
+        if holder == without:
+            continue
+        reserved, returns = by_model.get(model, (0, 0))
+        by_model[model] = (reserved + size, returns + (size if kind == "request" else 0))
+    seen = _seen(tx, device, reading)
+    return tuple(
+        Holder(model, *by_model.get(model, (0, 0)), seen.get(model)) for model in sorted(by_model.keys() | seen.keys())
+    )
+
+
+def _seen(tx: Sees, device: str, reading: dict[str, Any]) -> dict[str, int]:
+    """Bytes by model, from the driver's list of processes and our runners' pids."""
+    processes = {int(pid): size for pid, size in (reading.get("processes") or {}).items() if size is not None}
+    found: dict[str, int] = {}
+    for model, pid in tx.execute("SELECT model, pid FROM runners WHERE device=?", (device,)):
+        if pid in processes:
+            found[model] = found.get(model, 0) + processes[pid]
+    return found
+
+
+def host_facts(tx: Sees, policy: Policy, need: int) -> HostFacts | None:
+    """The host's memory as the CPU lane sees it, or None before the first reading."""
+    row = tx.execute("SELECT doc FROM readings WHERE device='host'").fetchone()
+    if row is None:
+        return None
+    reading = msgspec.json.decode(row[0])
+    return HostFacts(reading.get("available"), int((reading.get("total") or 0) * policy.host_floor), need)
+
+
+def spilling(tx: Sees, device: str) -> bool:
+    """Whether memory pressure sends new work to the CPU lane."""
+    row = tx.execute("SELECT spilling FROM devices WHERE id=?", (device,)).fetchone()
+    return bool(row and row[0])
+
+
+def evictable(tx: Sees, device: str, model: str) -> int:
+    """Bytes that idle models other than this one could give back."""
+    row = tx.execute(
+        "SELECT coalesce(sum(bytes), 0) FROM reservations r "
+        "WHERE device=? AND kind='process' AND model<>? AND NOT EXISTS "
+        "(SELECT 1 FROM requests q WHERE q.lane='gpu' AND q.model=r.model AND "
+        "q.state IN ('admitted','running-gpu','checkpointed','rerouted-cpu'))",
+        (device, model),
+    ).fetchone()
+    return int(row[0])

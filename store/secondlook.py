@@ -1,0 +1,106 @@
+"""The second look: just before a start on the GPU lane, are the bytes really there?
+
+1. A request with a promise starts, unless what others took meanwhile leaves less than nothing: then it is decided anew.
+2. A request that was delayed gets its promise now, if the bytes are there.
+3. Whatever changes is written with the whole new picture; what stays as it was is not written again.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from core import admission
+from core import events as ev
+from core.decision import AdmissionFacts, Decision
+from core.ledger import overdrawn
+from core.policy import Policy
+from core.state import RequestState
+from store import laneviews, reservations
+from store.journal import Tx
+
+Outcome = Literal["go", "wait", "moved"]
+
+
+def facts_for(
+    tx: Tx, *, model: str, prompt_tokens: int, max_units: int, failover: str, policy: Policy, request_id: str
+) -> AdmissionFacts:
+    """The picture that admission decides over, without what this request may hold already."""
+    gpu = laneviews.lane_row(tx, "gpu", model)
+    need = reservations.need_of(tx, "gpu", model)
+    accounted = gpu is not None and need is not None
+    cpu_need = reservations.need_of(tx, "cpu", model)
+    draining = tx.execute("SELECT value FROM service WHERE key='draining'").fetchone()
+    tokens = prompt_tokens + max_units
+    return AdmissionFacts(
+        prompt_tokens=prompt_tokens,
+        max_units=max_units,
+        failover=failover,  # type: ignore[arg-type]  # callers hold one of the words
+        draining=bool(draining and draining[0] == "1"),
+        gpu=laneviews.lane_facts(tx, "gpu", model, policy.gpu_queue_limit),
+        cpu=laneviews.lane_facts(tx, "cpu", model, policy.cpu_queue_limit),
+        device=reservations.device_facts(tx, gpu.device, policy, without=request_id) if gpu and accounted else None,
+        need=need if accounted else None,
+        host=reservations.host_facts(tx, policy, cpu_need.token * tokens) if cpu_need else None,
+        spilling=reservations.spilling(tx, gpu.device) if gpu and accounted else False,
+        evictable=reservations.evictable(tx, gpu.device, model) if gpu and need and need.load else 0,
+    )
+
+
+def keep_promise(tx: Tx, request_id: str, model: str, decision: Decision, tokens: int) -> None:
+    """Promise what a decision to run on the GPU lane needs: the request's bytes, and its model's if it is not there."""
+    assert isinstance(decision.facts, AdmissionFacts)
+    device, need = decision.facts.device, decision.facts.need
+    if device is None or need is None:
+        return
+    if need.token:
+        reservations.promise(tx, device.id, request_id, model, need.token * tokens)
+    if need.load:
+        reservations.promise(tx, device.id, reservations.process_of(model), model, need.load)
+
+
+def look(tx: Tx, state: RequestState, policy: Policy, *, actor: str) -> Outcome:
+    """Whether the request may start on the GPU lane now. `moved`: it went to the CPU lane instead."""
+    need = reservations.need_of(tx, "gpu", state.model)
+    if need is None or need.token == 0:
+        return "go"
+    tokens = state.prompt_tokens + state.max_units
+    held = reservations.promised(tx, state.id)
+    gpu = laneviews.lane_row(tx, "gpu", state.model)
+    assert gpu is not None
+    if held is not None:
+        picture = reservations.device_facts(tx, gpu.device, policy)
+        if picture is None or not overdrawn(picture):
+            return "go"
+    facts = facts_for(
+        tx,
+        model=state.model,
+        prompt_tokens=state.prompt_tokens,
+        max_units=state.max_units,
+        failover=state.failover,
+        policy=policy,
+        request_id=state.id,
+    )
+    decision = admission.decide(_again(facts, units=state.units))
+    match decision.action:
+        case admission.RUN_GPU:
+            keep_promise(tx, state.id, state.model, decision, tokens)
+            return "go"
+        case admission.REROUTE:
+            tx.append(state.id, ev.Rerouted("gpu", state.units, decision.rule, decision), actor=actor)
+            return "moved"
+        case _:
+            _wait(tx, state, decision, actor=actor)
+            return "wait"
+
+
+def _again(facts: AdmissionFacts, units: int) -> AdmissionFacts:
+    # A request under way goes back only where its units allow it; the safe-point rules are asked for that elsewhere.
+    failover = facts.failover if units == 0 or facts.failover != "boundary" else "never"
+    return msgspec.structs.replace(facts, second_look=True, draining=False, failover=failover)
+
+
+def _wait(tx: Tx, state: RequestState, decision: Decision, *, actor: str) -> None:
+    """Give the promise back and say why it waits, once for each reason."""
+    reservations.give_back(tx, state.id)
+    if state.waits_for != decision.rule:
+        tx.append(state.id, ev.Replanned(decision.rule, decision), actor=actor)
