@@ -158,7 +158,7 @@ def mib(size: int) -> str:
 
 def _evicted(event: ev.Evicted) -> str:
     back = f"; {mib(event.not_reclaimed)} were not seen to come back" if event.not_reclaimed else ""
-    return f"{event.model} was unloaded, {mib(event.bytes_promised)} are free to promise again{back}."
+    return f"Model {event.model} was unloaded, {mib(event.bytes_promised)} are free to promise again{back}."
 
 
 def _replanned(event: ev.Replanned) -> str:
@@ -197,15 +197,17 @@ _SENTENCES: Final[Mapping[type[ev.Event], Callable[..., str]]] = {
     ev.LaneIn: lambda e: f"{_LANES[e.lane][0].upper()}{_LANES[e.lane][1:]} takes work.",
     ev.RunnerStarted: lambda e: f"Runner for {_LANES[e.lane]} started with {e.model} on {e.engine} (pid {e.pid}).",
     ev.RunnerLoaded: lambda e: f"Model loaded in {e.took_us / 1e6:.1f} s.",
-    ev.LoadPlanned: lambda e: f"{e.model} is to be loaded: {e.why}.",
-    ev.EvictAsked: lambda e: f"{e.model} is to make room: {e.why}.",
+    ev.LoadPlanned: lambda e: f"Model {e.model} is to be loaded: {e.why}.",
+    ev.EvictAsked: lambda e: f"Model {e.model} is to make room: {e.why}.",
     ev.Evicted: _evicted,
     ev.FootprintLearned: lambda e: (
-        f"{e.model} was seen to take {mib(e.seen)}; the formula said {mib(e.formula)}; from now on {mib(e.value)} count"
-        "."
+        f"Model {e.model} was seen to take {mib(e.seen)} where the formula said {mib(e.formula)}; "
+        f"from now on {mib(e.value)} count."
     ),
-    ev.PressureRose: lambda e: f"{mib(e.used)} of {mib(e.total)} are in use: new work spills to the CPU lane.",
-    ev.PressureFell: lambda e: f"{mib(e.used)} of {mib(e.total)} are in use, and have been low: new work returns.",
+    ev.PressureRose: lambda e: (
+        f"Memory is short, {mib(e.used)} of {mib(e.total)} are in use: new work spills to the CPU lane."
+    ),
+    ev.PressureFell: lambda e: f"Memory is free again, {mib(e.used)} of {mib(e.total)} are in use: new work returns.",
     ev.RunnerExited: _exited,
     ev.ServiceStarted: lambda e: f"Service {e.version} started (pid {e.pid}, SQLite {e.sqlite}).",
     ev.ServiceStopped: lambda e: f"Service stopped: {reason(e.reason)}.",
