@@ -16,12 +16,13 @@ from typing import Any
 import httpx
 
 from core import events as ev
+from core.policy import Policy
 from store import laneviews
 from store.database import Paths, migrate, read_engine
 from store.journal import Tx
 from store.laneviews import LaneRow
 from store.models.catalog import NULL_ENTRY
-from store.settings import Settings, load, write_in_force
+from store.settings import Settings, write_in_force
 from store.writer import Writer
 
 ROOT = Path(__file__).parent.parent
@@ -194,8 +195,4 @@ def service(**options: Any) -> Iterator[Service]:
 
 def settings(**policy: Any) -> Settings:
     """Settings of a service for the null model, with changes to the policy."""
-    lines = "".join(f"{name} = {value}\n" for name, value in policy.items())
-    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
-        file.write(f'models = ["null"]\n[policy]\n{lines}')
-        file.flush()
-        return load(Path(file.name), {})
+    return Settings(models=("null",), policy=Policy(**policy))

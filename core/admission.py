@@ -4,17 +4,18 @@ In this order; the first rule that applies decides:
 
 1.  `draining`           the service is stopping: refuse, for a while.
 2.  `too-long`           no lane could ever hold prompt and answer: refuse, for good.
-3.  what keeps it off the GPU lane at all: `no-gpu`, `gpu-out`, `too-long-for-gpu`, `gpu-queue-full`: rules 9 to 12.
-4.  `device-unseen`      the device cannot be read and its size is unknown: nothing is promised there: rules 9 to 12.
+3.  what keeps it off the GPU lane at all: `no-gpu`, `gpu-out`, `too-long-for-gpu`, `gpu-queue-full`: rules 10 to 13.
+4.  `device-unseen`      the device cannot be read and its size is unknown: nothing is promised there: rules 10 to 13.
 5.  `gpu-ready`          memory is not accounted there, or the bytes are free: run there.
 6.  `fits-shrunk`, `fits-shrunk-now`   a shorter answer, as short as the request allows, fits where the whole cannot,
                          or cannot now because of what others hold: shrink.
 7.  `fits-soon`, `fits-after-eviction`   our own requests end, or an idle model makes room: delay.
-8.  `never-fits`, `no-room`, `pressure`   more than the device could ever give, or than it can give now: rules 9 to 12.
-9.  `gpu-only`           the caller wants the GPU or nothing (`gpu-only`, `never`): refuse.
-10. the CPU lane can take it, by the name of what kept it off the GPU: reroute.
-11. `host-memory`        the CPU lane would exhaust the host: refuse.
-12. `queue-full`, `no-lane`   there is no place, or nothing serves: refuse, for a while.
+8.  `fits-in-part`       with fewer layers on the device the model fits into what is free: offload.
+9.  `never-fits`, `no-room`, `pressure`   more than the device could ever give, or than it can give now: rules 10 to 13.
+10. `gpu-only`           the caller wants the GPU or nothing (`gpu-only`, `never`): refuse.
+11. the CPU lane can take it, by the name of what kept it off the GPU: reroute.
+12. `host-memory`        the CPU lane would exhaust the host: refuse.
+13. `queue-full`, `no-lane`   there is no place, or nothing serves: refuse, for a while.
 
 At a second look, just before the start, the same rules hold; an accepted request is never refused: it waits instead.
 All bytes are integers: no rounding decides. More free memory never turns *run* into anything else.
@@ -25,20 +26,21 @@ Not here: what a model needs (footprints), what is free (the ledger), how long i
 import msgspec
 
 from core import ledger
-from core.decision import AdmissionFacts, Decision, LaneFacts, Rejected
+from core.decision import AdmissionFacts, Decision, LaneFacts, Part, Rejected
 
 RUN_GPU = "run-gpu"
 DELAY = "delay"
+OFFLOAD = "offload"
 SHRINK = "shrink"
 REROUTE = "reroute-cpu"
 REFUSE = "refuse"
 
 
 def decide(facts: AdmissionFacts) -> Decision:
-    """One of `run-gpu`, `delay`, `shrink`, `reroute-cpu`, `refuse`, with what was rejected and why."""
+    """One of `run-gpu`, `delay`, `shrink`, `offload`, `reroute-cpu`, `refuse`, with what was rejected and why."""
     ruling = _rule(facts)
     rejected = tuple(Rejected(action, reason) for action, reason in ruling.rejected)
-    return Decision(ruling.action, ruling.rule, facts, rejected, ruling.units)
+    return Decision(ruling.action, ruling.rule, facts, rejected, ruling.units, ruling.part)
 
 
 class _Ruling(msgspec.Struct, frozen=True):
@@ -46,6 +48,7 @@ class _Ruling(msgspec.Struct, frozen=True):
     rule: str
     rejected: tuple[tuple[str, str], ...] = ()
     units: int | None = None
+    part: Part | None = None
 
 
 class _Obstacle(msgspec.Struct, frozen=True):
@@ -71,7 +74,7 @@ def _rule(f: AdmissionFacts) -> _Ruling:
 
 
 def _by_memory(f: AdmissionFacts, tokens: int) -> _Ruling:  # noqa: PLR0911 -- one return for each rule
-    """Rules 5 to 8: the lane serves; is there memory?"""
+    """Rules 5 to 9: the lane serves; is there memory?"""
     if f.device is None or f.need is None:
         return _Ruling(RUN_GPU, "gpu-ready", ((REROUTE, "the GPU lane can take it"),))
     free, most = ledger.available(f.device), ledger.capacity(f.device)
@@ -84,7 +87,7 @@ def _by_memory(f: AdmissionFacts, tokens: int) -> _Ruling:  # noqa: PLR0911 -- o
     short = (
         f"{need} bytes are needed, and the device can never give more than {most}" if never else _short(f, need, free)
     )
-    rejected = ((RUN_GPU, short),)
+    rejected: tuple[tuple[str, str], ...] = ((RUN_GPU, short),)
     shorter = _shrunk(f, most if never else free)
     ours_return = not never and need <= free + ledger.returning(f.device)
     if shorter is not None and not (ours_return and not f.spilling):
@@ -94,11 +97,15 @@ def _by_memory(f: AdmissionFacts, tokens: int) -> _Ruling:  # noqa: PLR0911 -- o
         return _Ruling(DELAY, "fits-soon", (*rejected, no_shrink, (REROUTE, "the bytes come back when requests end")))
     if not never and not f.spilling and need <= free + ledger.returning(f.device) + f.evictable and f.evictable:
         return _Ruling(DELAY, "fits-after-eviction", (*rejected, no_shrink, (REROUTE, "an idle model can make room")))
+    part = _part(f, tokens, free)
+    if part is not None:
+        return _Ruling(OFFLOAD, "fits-in-part", (*rejected, no_shrink, (DELAY, "it would not help soon")), part=part)
+    rejected = (*rejected, no_shrink, (OFFLOAD, _no_part(f)))
     if never:
-        return _elsewhere(f, _Obstacle("never-fits", short), (*rejected, no_shrink, (DELAY, "waiting would not help")))
+        return _elsewhere(f, _Obstacle("never-fits", short), (*rejected, (DELAY, "waiting would not help")))
     others = "it is not ours to give back" if need > free else "pressure has not been low for long enough yet"
     rule = "no-room" if need > free else "pressure"
-    return _elsewhere(f, _Obstacle(rule, short), (*rejected, no_shrink, (DELAY, others)))
+    return _elsewhere(f, _Obstacle(rule, short), (*rejected, (DELAY, others)))
 
 
 def _short(f: AdmissionFacts, need: int, free: int) -> str:
@@ -118,6 +125,21 @@ def _shrunk(f: AdmissionFacts, room: int) -> int | None:
     return units if f.least_units <= units < f.max_units else None
 
 
+def _part(f: AdmissionFacts, tokens: int, room: int) -> Part | None:
+    """The placement with the most layers on the device that fits into `room` bytes together with the request."""
+    if f.need is None or f.spilling:
+        return None
+    tokens_bytes = f.need.token * tokens
+    return next((part for part in f.need.parts if part.load + tokens_bytes <= room), None)
+
+
+def _no_part(f: AdmissionFacts) -> str:
+    assert f.need is not None
+    if f.need.load == 0:
+        return "the model is loaded already"
+    return "no part of it fits either" if f.need.parts else "its engine cannot work in parts"
+
+
 def _no_shrink(f: AdmissionFacts) -> str:
     if not f.allow_shrink:
         return "the request does not allow it"
@@ -127,7 +149,7 @@ def _no_shrink(f: AdmissionFacts) -> str:
 
 
 def _elsewhere(f: AdmissionFacts, obstacle: _Obstacle, rejected: tuple[tuple[str, str], ...]) -> _Ruling:
-    """Rules 9 to 12: not on the GPU lane now. Where then?"""
+    """Rules 10 to 13: not on the GPU lane now. Where then?"""
     if f.failover in {"gpu-only", "never"}:
         forbidden = (*rejected, (REROUTE, f"failover is `{f.failover}`"))
         return _Ruling(DELAY if f.second_look else REFUSE, "gpu-only", forbidden)

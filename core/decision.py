@@ -28,6 +28,16 @@ class LaneFacts(msgspec.Struct, frozen=True):
     """Tokens, prompt and answer together, that the lane can hold for the model asked for."""
 
 
+class Part(msgspec.Struct, frozen=True):
+    """A hybrid placement: so many of the model's layers on the device, the rest on the host."""
+
+    layers: int
+    load: int
+    """Bytes of the device at the load peak."""
+    rate: float | None
+    """Tokens a second to be expected, from bytes over bandwidth; None: not known."""
+
+
 class Need(msgspec.Struct, frozen=True):
     """What a request needs on the device, in bytes."""
 
@@ -36,6 +46,8 @@ class Need(msgspec.Struct, frozen=True):
     token: int
     """For each token of prompt and answer; 0 where the engine's own pool, counted with the process, holds them."""
     basis: Literal["formula", "learned", "declared", "unknown"] = "formula"
+    parts: tuple[Part, ...] = ()
+    """How the model could be placed in part, most layers first; empty when it is resident or its engine cannot."""
 
     def bytes_for(self, tokens: int) -> int:
         """Bytes for the model, if it is not there yet, and so many tokens."""
@@ -117,3 +129,5 @@ class Decision(msgspec.Struct, frozen=True):
     rejected: tuple[Rejected, ...] = ()
     units: int | None = None
     """The answer's length where the action is `shrink`."""
+    part: Part | None = None
+    """The placement where the action is `offload`."""

@@ -33,6 +33,7 @@ REASONS: Final[Mapping[str, str]] = {
     "no-room": "the device's memory is taken by others",
     "pressure": "the device's memory is under pressure",
     "device-unseen": "the device's memory cannot be read",
+    "fits-in-part": "only some of its layers fit on the device; the rest works on the CPU",
     "fits-soon": "its memory comes back when other requests end",
     "fits-after-eviction": "an idle model makes room for it first",
     "fits-shrunk": "only a shorter answer can ever fit into the device's memory",

@@ -170,12 +170,21 @@ def _begin(event: ev.Event, stream: str, at_us: int) -> RequestState:
         max_units=event.max_units,
         asked_units=event.asked_units,
         waits_for=event.decision.rule if event.decision.action == "delay" else None,
+        degraded=_degraded_from_start(event, at_us),
         prompt_tokens=event.prompt_tokens,
         chunk_cap=event.chunk_cap,
         priority=event.priority,
         failover=event.failover,
         deadline_us=event.deadline_us,
     )
+
+
+def _degraded_from_start(event: ev.Admitted, at_us: int) -> DegradedMark | None:
+    """A shorter answer, or a model that is only partly on the device, is less than was asked for, and is told."""
+    decision = event.decision
+    if decision.action not in {"shrink", "offload"}:
+        return None
+    return DegradedMark(at_us, 1, decision.rule, decision.rule, "gpu", event.served_model)
 
 
 def _released(at_us: int) -> dict[str, object]:

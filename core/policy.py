@@ -56,8 +56,12 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long pressure must stay low before new work returns."""
     shrink_floor: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.5
     """Least share of the asked answer length to which a request that allows it may be shortened."""
-    idle_ttl_s: Positive = 600.0
-    """A model that has had no work for so long may be unloaded to make room."""
+    device_bandwidth: Positive = 300e9
+    """Bytes a second that the device reads from its own memory; expected speeds of partial placements rest on it."""
+    host_bandwidth: Positive = 20e9
+    """Bytes a second that the CPU reads from the host's memory."""
+    disk_bandwidth: Positive = 1e9
+    """Bytes a second that mapped weights are read from the disk with, where they do not fit into memory."""
     evict_period_s: Positive = 10.0
     """Least time between two evictions on one device."""
     release_wait_s: Positive = 5.0

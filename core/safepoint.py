@@ -14,7 +14,8 @@ In this order; the first rule that applies decides:
 9.  `no-cpu-lane`        there is nowhere to go: wait for the GPU if it can come back, else stop.
 10. `restart-nothing-shown`   no unit is durable: start from the prompt on the CPU. Nothing can be contradicted.
 11. `boundary-passed`    the caller allows a move only before the first unit: stop honestly.
-12. `pair-none`, `pair-below-demand`   the CPU path is not proved alike enough: stop honestly.
+12. `pair-none`, `pair-below-demand`   the CPU path is not proved alike enough: back to the GPU lane where the device is
+    sound, else stop honestly.
 13. `continue-identical`, `continue-faithful`   go on from the checkpoint on the CPU.
 
 Not here: what counts as a fault (the shell gathers that), what the caller is told (explain).
@@ -103,10 +104,20 @@ def _moved(f: SafepointFacts) -> _Ruling:
         return RESTART, "restart-nothing-shown", [(CONTINUE, "no unit is durable yet"), wait]
     if f.failover == "boundary":
         return FAIL, "boundary-passed", [(CONTINUE, "failover is `boundary` and text exists"), (RESTART, _CHANGE), wait]
-    if f.pair == "none":
-        why = "the CPU path is not proved to answer like the one it was on"
-        return FAIL, "pair-none", [(CONTINUE, why), (RESTART, _CHANGE), wait]
-    if f.failover == "identical" and f.pair != "identical":
-        why = "failover is `identical`, and the pair is only `faithful`"
-        return FAIL, "pair-below-demand", [(CONTINUE, why), (RESTART, _CHANGE), wait]
+    unlike = _unlike(f)
+    if unlike is not None:
+        rule, why = unlike
+        rejected = [(CONTINUE, why), (RESTART, _CHANGE)]
+        if f.fault in {"worker", "slow"}:
+            return REQUEUE, rule, rejected
+        return FAIL, rule, [*rejected, (REQUEUE, "the GPU lane cannot take it again")]
     return CONTINUE, f"continue-{f.pair}", [(RESTART, _CHANGE), wait]
+
+
+def _unlike(f: SafepointFacts) -> tuple[str, str] | None:
+    """Rule 12: why the CPU path may not go on with shown text, or None."""
+    if f.pair == "none":
+        return "pair-none", "the CPU path is not proved to answer like the one it was on"
+    if f.failover == "identical" and f.pair != "identical":
+        return "pair-below-demand", "failover is `identical`, and the pair is only `faithful`"
+    return None

@@ -50,7 +50,7 @@ UNKNOWN: Final = 999
 
 CONSEQUENCES: Final[dict[XidClass, str]] = {
     "app": "The program that used the card failed and the card is fine: its worker is started again.",
-    "reset": "The card must be reset before it computes again: stop what uses it, then nvidia-smi --gpu-reset.",
+    "reset": "The card must be reset first: stop what uses it, this service too, and run nvidia-smi --gpu-reset.",
     "check": "The card or its link needs a look before it is trusted again: see the kernel log and run diagnostics.",
     "lost": "The card is gone until this machine is rebooted; when it stays away, switch the machine off and on.",
     "info": "Nothing follows; it is recorded.",

@@ -30,12 +30,12 @@ EXCLUDED = ROOT / "tests" / "data" / "memory_excluded.json"
 PAGE = ROOT / "docs" / "footprints.md"
 BEGIN, END = "<!-- tables: python docs/footprints.py -->", "<!-- end of tables -->"
 MIB = 1 << 20
-MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 BITS = {"F32": 3200, "F16": 1600, "BF16": 1600, "Q8_0": 850, "Q6_K": 656.25, "Q5_K": 550, "Q4_K": 450, "Q4_0": 450}
 BITS |= {"Q5_0": 550, "Q3_K": 343.75, "Q2_K": 262.5, "MXFP4": 425, "IQ2_K": 237.5, "IQ3_K": 343.75, "IQ4_K": 450}
 BITS |= {"IQ4_XS": 425, "IQ3_XXS": 306.25}
 """Hundredths of a bit per weight, by the start of a quantisation's name."""
-QUANTITIES = ("kv", "recurrent", "compute", "host_compute", "weights")
+QUANTITIES = ("kv", "recurrent", "compute", "host_compute", "weights", "device_weights")
 
 
 class Compared(NamedTuple):
@@ -194,21 +194,20 @@ def era_of(hint: str) -> tuple[Era, bool]:
     """The era that an engine's description names, and whether it copies host weights to the device."""
     text = hint.lower()
     month = max((index for index, name in enumerate(MONTHS) if re.search(rf"\b{name}", text)), default=None)
-    if "mainline" in text:
-        return Era.LLAMACPP_2025, True
-    if "ik_llama" in text:
-        return Era.IK_LLAMA, True
-    if "ggml v3" in text or "ggjt" in text:
-        return Era.GGML_2023, False
-    if "2023" in text:
-        return (Era.LLAMACPP_2023_SEP if month is None or month <= 8 else Era.LLAMACPP_2023), False
-    if "2024" in text and "2025" not in text:
-        return Era.LLAMACPP_2024, month is None or month > 2
-    if found := re.search(r"build (\d{5,})", text):
-        return (Era.LLAMACPP_2026 if int(found[1]) >= 10000 else Era.LLAMACPP_2025), True
-    if "2026" in text and month is not None and month >= 5:
-        return Era.LLAMACPP_2026, True
-    return (Era.LLAMACPP_2024 if "2024" in text else Era.LLAMACPP_2025), True
+    build = re.search(r"build (\d{5,})", text)
+    late = (build is not None and int(build[1]) >= 10000) or ("2026" in text and month is not None and month >= 5)
+    rules = (
+        ("mainline" in text, Era.LLAMACPP_2025),
+        ("ik_llama" in text, Era.IK_LLAMA),
+        ("ggml v3" in text or "ggjt" in text, Era.GGML_2023),
+        ("2023" in text and (month is None or month <= 8), Era.LLAMACPP_2023_SEP),
+        ("2023" in text, Era.LLAMACPP_2023),
+        ("2024" in text, Era.LLAMACPP_2024),
+        (late, Era.LLAMACPP_2026),
+    )
+    era = next((era for holds, era in rules if holds), Era.LLAMACPP_2025)
+    early = era is Era.LLAMACPP_2024 and "2024-25" not in text and month is not None and month <= 2
+    return era, not early
 
 
 def setting_of_case(case: dict[str, Any]) -> Setting:
@@ -312,7 +311,11 @@ def compare(case: dict[str, Any]) -> list[Compared]:
     add("compute", device, sides[0].compute.bytes)
     add("compute" if device is None else "host_compute", host, sides[1].compute.bytes)
     if case.get("file_mib") is not None and seen.get("model_buffer_mib"):
-        add("weights", sum(seen["model_buffer_mib"].values()), _sum(*(side.weights.bytes for side in sides)))
+        buffers = seen["model_buffer_mib"]
+        add("weights", sum(buffers.values()), _sum(*(side.weights.bytes for side in sides)))
+        on_device = sum(size for name, size in buffers.items() if not re.match(r"CPU|AMX|.*_Host", name))
+        # Which experts were left on the host is not told.
+        add("device_weights", None if setting.experts_on_host else on_device or None, sides[0].weights.bytes)
     return rows
 
 
@@ -353,7 +356,10 @@ def comparisons() -> list[Compared]:
 def tables() -> str:
     """The generated part of the page."""
     rows = comparisons()
-    lines = ["| figure | engine generation | n | median error | worst under | worst over |", "|---|---|--:|--:|--:|--:|"]
+    lines = [
+        "| figure | engine generation | n | median error | worst under | worst over |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
     for quantity in QUANTITIES:
         families = sorted({row.family for row in rows if row.quantity == quantity})
         for family in [*families, "all"]:

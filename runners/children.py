@@ -19,6 +19,10 @@ from store.database import Paths
 _STEADY_S: Final = 10.0
 """A process that lived for so long ends a row of deaths in quick succession."""
 
+MONITOR_PAUSE_S: Final = 60.0
+"""Shortest time between two starts of the monitor: killing one in the middle of a driver call has frozen cards, so it
+is not done in a row."""
+
 Role = Literal["web", "monitor", "runner"]
 
 
@@ -116,11 +120,27 @@ class Child:
         self.process, self.pidfd = None, -1
         if self.pulse is not None:
             self.loaded = self.loaded or self.pulse.phase() in {"idle", "busy", "stopping"}
-            self.pulse.close()
-            self.pulse = None
-            (self._paths.run / f"{self.id}.pulse").unlink(missing_ok=True)
+        self._forget_pulse()
         steady = time.monotonic() - self._started > _STEADY_S
         self.deaths = 1 if steady else self.deaths + 1
         self.failed_starts = 0 if self.loaded else self.failed_starts + 1
-        self.not_before = time.monotonic() + min(longest_pause_s, first_pause_s * 2 ** min(self.deaths - 1, 12))
+        self._pause(first_pause_s, longest_pause_s)
+        if self.role == "monitor":
+            self.not_before = max(self.not_before, self._started + MONITOR_PAUSE_S)
         return Exit(-status, None) if status < 0 else Exit(None, status)
+
+    def not_started(self, first_pause_s: float, longest_pause_s: float) -> None:
+        """After a `start` that raised: the disk or the process table is full, and will not be for ever."""
+        self._forget_pulse()
+        self.deaths += 1
+        self.failed_starts += 1
+        self._pause(first_pause_s, longest_pause_s)
+
+    def _pause(self, first_s: float, longest_s: float) -> None:
+        self.not_before = time.monotonic() + min(longest_s, first_s * 2 ** min(self.deaths - 1, 12))
+
+    def _forget_pulse(self) -> None:
+        if self.pulse is not None:
+            self.pulse.close()
+            self.pulse = None
+            (self._paths.run / f"{self.id}.pulse").unlink(missing_ok=True)

@@ -14,10 +14,9 @@ import msgspec
 from core import events as ev
 from core.policy import Policy
 from core.pressure import Pressure, step
-from core.words import ACTIVE
 from store import claims, commands, failover
-from store.clock import Clock, boot_id
-from store.journal import Tx
+from store.clock import Clock
+from store.journal import Look, Tx
 
 CANCEL_GRACE_US: Final = 5_000_000
 
@@ -40,11 +39,8 @@ class Clocks:
         self._pressure()
 
     def _leases(self) -> None:
-        now = self._clock.mono_us()
-        late = self._driver.execute(
-            "SELECT request_id FROM leases WHERE until_us <= ? OR boot_id <> ?", (now, boot_id())
-        ).fetchall()
-        for (request_id,) in late:
+        late = claims.overdue(Look(self._driver, self._clock.now_us()), self._clock.mono_us())
+        for request_id, _runner in late:
             self._submit(partial(expire_lease, request_id=request_id, policy=self._policy))
 
     def _deadlines(self) -> None:
@@ -107,15 +103,12 @@ class Clocks:
 
 
 def expire_lease(tx: Tx, request_id: str, policy: Policy) -> None:
-    """A lease ran out: its owner is a zombie from here on."""
-    row = tx.execute("SELECT until_us, boot_id, runner FROM leases WHERE request_id=?", (request_id,)).fetchone()
+    """A lease ran out, or is missing: its owner is a zombie from here on."""
+    runner = dict(claims.overdue(tx, tx.mono_us)).get(request_id)
     state = tx.state(request_id)
-    if row is None or (row[0] > tx.mono_us and row[1] == boot_id()):
+    if runner is None or state is None or state.lane is None:
         return
-    if state is None or state.state not in ACTIVE or state.lane is None:
-        claims.release(tx, request_id)
-        return
-    fault = ev.FaultSeen("worker", "lease-expired", state.lane, row[2], state.device or "")
+    fault = ev.FaultSeen("worker", "lease-expired", state.lane, runner, state.device or "")
     failover.after_fault(tx, request_id, fault, policy, actor="supervisor")
 
 

@@ -25,7 +25,7 @@ class CoreBook:
 
     def __init__(self, path: Path, *, total: int, reserve: int) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.ftruncate(self._fd, _SLOT.size * _SLOTS)
+        os.posix_fallocate(self._fd, 0, _SLOT.size * _SLOTS)  # a hole would be SIGBUS once the disk is full
         self._map = mmap.mmap(self._fd, _SLOT.size * _SLOTS)
         self._total = total
         self._reserve = reserve

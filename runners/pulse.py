@@ -33,7 +33,7 @@ class Pulse:
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(descriptor, _LAYOUT.size * _PLACES)
+            os.posix_fallocate(descriptor, 0, _LAYOUT.size * _PLACES)  # a hole would be SIGBUS once the disk is full
             self._map = mmap.mmap(descriptor, _LAYOUT.size * _PLACES)
         finally:
             os.close(descriptor)

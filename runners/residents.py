@@ -108,7 +108,7 @@ class Residents:
         return ModelFacts(
             model=model,
             # A promise made at admission is this model's own: the plan need not find its bytes a second time.
-            load=promised_ahead if resident else max(0, loads.get(model, 0) - promised_ahead),
+            load=promised_ahead if resident else (0 if promised_ahead else loads.get(model, 0)),
             resident=resident,
             wanted=bool(demand.get(model)) or (model in self._first_wish and not resident),
             busy=child.pulse is not None and child.pulse.phase() in {"busy", "loading", "unused"},
@@ -163,6 +163,7 @@ class Residents:
             holder = reservations.process_of(model)
             held = reservations.promised(tx, holder) or 0
             reservations.give_back(tx, holder)
+            tx.execute("UPDATE lanes SET gpu_layers=NULL WHERE lane='gpu' AND model=?", (model,))
             missing = 0 if known else (listed or held)
             tx.append(f"model-{model}", ev.Evicted(model, device, held, missing), actor="supervisor")
 

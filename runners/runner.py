@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from core import events as ev
+from core.decision import Part
 from core.errors import AllocationFailed, DeviceFault, EngineFault, Fenced, NoSpace, StopWork
 from core.machine import CLAIMABLE_SQL
 from runners import stops
@@ -86,10 +87,13 @@ class Runner:
             assert isinstance(driver, sqlite3.Connection)
             look = Look(driver, self.clock.now_us())
             need = need_of(look, self.entry, self.settings, self.owner.engine)
+            self.token_bytes = need.token if self.owner.lane == "gpu" else 0
+            part = self._part(look, need)
         gpu_layers = 0
         if self.device is not None:
-            self.device.allocate(need.formula)
-            gpu_layers = 0 if self.device.simulated else self.entry.layers + 3
+            self.device.allocate(need.formula if part is None else part.load)
+            all_layers = self.entry.layers + 3 if part is None else part.layers
+            gpu_layers = 0 if self.device.simulated else all_layers
         self.engine = engine_named(self.entry.engine)
         plan = LoadPlan(context=context, gpu_layers=gpu_layers, threads=1)
         loaded = self.engine.load(Path(self.entry.prepared), plan)
@@ -99,12 +103,19 @@ class Runner:
         def unit(tx: Tx) -> None:
             held = seen or need.load
             tx.append(f"runner-{self.owner.runner}", ev.RunnerLoaded(took_us, held), actor=self.owner.runner)
-            self._learn(tx, need, seen)
+            self._learn(tx, need, seen if part is None else None)
             tx.execute("UPDATE runners SET state='idle' WHERE id=?", (self.owner.runner,))
             laneviews.set_serving(tx, self.owner.lane, self.owner.model, None, actor=self.owner.runner)
 
         self.writer.run(unit)
         return loaded
+
+    def _part(self, look: Look, need: ModelNeed) -> Part | None:
+        """The partial placement that was promised to this model, or None: all of it."""
+        if self.owner.lane != "gpu":
+            return None
+        row = look.execute("SELECT gpu_layers FROM lanes WHERE lane='gpu' AND model=?", (self.owner.model,)).fetchone()
+        return next((part for part in need.parts if row is not None and part.layers == row[0]), None)
 
     def _seen(self) -> int | None:
         """Bytes of the device this process holds now, as the device tells; None: it does not."""
@@ -147,7 +158,7 @@ class Runner:
                 self._beat("idle")
                 if self._busy < slots and (bell.rang() or time.monotonic() >= next_look):
                     next_look = time.monotonic() + _RECHECK_S
-                    while self._busy < slots and self._claim(driver):
+                    while self._busy < slots and self._claim(driver, slots - self._busy):
                         pass
                 else:
                     time.sleep(_IDLE_S)
@@ -159,24 +170,28 @@ class Runner:
         self.writer.close()
         return self._exit or 0
 
-    def _claim(self, driver: sqlite3.Connection) -> bool:
+    def _claim(self, driver: sqlite3.Connection, free: int) -> bool:
+        """Take up to `free` requests in one transaction; False when there was none."""
         key = (self.owner.lane, self.owner.model, self.clock.now_us())
         if driver.execute(_WAITING, key).fetchone() is None:
             return False
+
+        def unit(tx: Tx) -> list[Claim]:
+            several: list[Claim] = []
+            while len(several) < free and (one := claims.claim(tx, self.owner, self.lease_us, self.policy)) is not None:
+                several.append(one)
+            return several
+
         try:
-            taken = patient(
-                self.writer.submit(lambda tx: claims.claim(tx, self.owner, self.lease_us, self.policy)),
-                lambda: self._beat("idle"),
-            )
+            taken = patient(self.writer.submit(unit), lambda: self._beat("idle"))
         except NoSpace as error:
             log.warning("cannot claim: %s", error)
             return False
-        if taken is None:
-            return False
         with self._busy_lock:
-            self._busy += 1
-        self._jobs.put(taken)
-        return True
+            self._busy += len(taken)
+        for one in taken:
+            self._jobs.put(one)
+        return bool(taken)
 
     # ---- working ------------------------------------------------------------------------------------------
 
@@ -191,6 +206,9 @@ class Runner:
             while (taken := self._jobs.get()) is not None:
                 try:
                     self._work(taken, loaded, bell, place)
+                except NoSpace as error:
+                    # What follows could not be written; the lease runs out, and the request goes on by rule.
+                    log.warning("cannot write what became of %s: %s", taken.fence.request_id, error)
                 finally:
                     self._beat("idle", place)
                     with self._busy_lock:
@@ -216,8 +234,15 @@ class Runner:
         work = Work(
             taken, writer=self.writer, lease_us=self.lease_us, piece=self.side.piece, pulse=lambda: host.pulse(0)
         )
+        taken_bytes = 0
+        size = self.token_bytes * (taken.state.prompt_tokens + taken.state.max_units)
         try:
+            if self.device is not None and size:
+                self.device.allocate(size)
+                taken_bytes = size
             work.run(loaded, host)
+        except AllocationFailed as refused:
+            self._no_memory(taken, refused)
         except StopWork as stop:
             self._stopped(taken, work, stop)
         except Fenced:
@@ -226,6 +251,9 @@ class Runner:
             self._device_lost(str(fault))
         except Exception as error:  # noqa: BLE001 -- an engine may raise anything, and all of it is its fault
             self._engine_failed(taken, error)
+        finally:
+            if self.device is not None and taken_bytes:
+                self.device.give_back(taken_bytes)
 
     def _stopped(self, taken: Claim, work: Work, stop: StopWork) -> None:
         """Asked to stop: what was computed is made durable first, then the lease is given back."""
@@ -258,6 +286,27 @@ class Runner:
         self.writer.run(
             lambda tx: failover.device_lost(tx, self.owner.device, self.policy, reason=reason, actor=self.owner.runner)
         )
+
+    def _no_memory(self, taken: Claim, refused: AllocationFailed) -> None:
+        """The device refused the request's bytes though the ledger had them: a fault of size, the worker is sound."""
+        evidence: dict[str, str | int | float] = {k: v for k, v in refused.extra.items() if isinstance(v, int)}
+        fault = ev.FaultSeen(
+            "size",
+            "allocation-failed",
+            self.owner.lane,
+            self.owner.runner,
+            self.owner.device,
+            evidence=evidence,
+        )
+
+        def unit(tx: Tx) -> None:
+            claims.check(tx, taken.fence)
+            failover.after_fault(tx, taken.fence.request_id, fault, self.policy, actor=self.owner.runner)
+
+        try:
+            self.writer.run(unit)
+        except Fenced:
+            log.warning("%s was taken from us meanwhile", taken.fence.request_id)
 
     def _engine_failed(self, taken: Claim, error: Exception) -> None:
         log.error("engine failed on %s: %r", taken.fence.request_id, error)

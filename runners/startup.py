@@ -9,19 +9,23 @@ import contextlib
 import logging
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from core import events as ev
 from core.errors import FailsoftError
-from core.words import ACTIVE
 from runners.children import RunnerSpec
 from runners.devices.simulated import SimulatedDevice
 from runners.needs import need_of
 from runners.process import belongs_to
 from runners.runner import engine_build
-from store import claims, failover
+from store import failover
 from store.clock import boot_id
 from store.database import Paths, read_engine, sqlite_version
 from store.journal import Tx
@@ -34,6 +38,9 @@ log = logging.getLogger("failsoft")
 VERSION: Final = "0.1.0"
 SIMULATED_ID: Final = "sim-0"
 HOST_ID: Final = "cpu"
+_DRIVER_NODES: Final = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg", "/dev/nvmap")
+"""One of them is there where an NVIDIA driver is: Linux, Linux under Windows, Jetson."""
+_LOOK_S: Final = 30.0
 
 
 def end_orphans(paths: Paths) -> None:
@@ -77,8 +84,36 @@ def usable_models(paths: Paths, settings: Settings) -> list[ModelEntry]:
 def find_device(paths: Paths, settings: Settings) -> SimulatedDevice | None:
     """The accelerator of the GPU lane, or None: then this is an honest CPU-only service."""
     if settings.simulate_gpu is None:
+        threading.Thread(target=tell_of_cards, name="cards", daemon=True).start()
         return None
     return SimulatedDevice(paths.sim / f"{SIMULATED_ID}.json", settings.simulate_gpu)
+
+
+def tell_of_cards(command: tuple[str, ...] = (sys.executable, "-P", "-m", "runners.devices.nvml")) -> None:
+    """Say in the log which real cards there are and that no lane computes on them; nothing where there are none.
+
+    Another process asks, since the driver may hang.
+    """
+    if not any(Path(node).exists() for node in _DRIVER_NODES):
+        return
+    try:
+        look = subprocess.run(
+            command, capture_output=True, timeout=_LOOK_S, check=False, cwd=Path(__file__).parent.parent
+        )
+        found = msgspec.json.decode(look.stdout)
+    except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError) as error:
+        log.warning("there is an NVIDIA driver, and it cannot be asked for cards: %s", error)
+        return
+    if "problem" in found:
+        log.warning("there is an NVIDIA driver, and no card can be used: %s. %s", found["problem"], found["advice"])
+        return
+    for card in found["devices"]:
+        log.warning(
+            "found %s (%s): it is watched, and nothing is computed on it; a GPU lane on real cards needs the CUDA "
+            "build of an engine, and this version has no such lane. --simulate-gpu 1GiB shows a simulated one",
+            card.get("name", "a card"),
+            card["id"],
+        )
 
 
 def specs_for(models: list[ModelEntry], device: SimulatedDevice | None) -> list[RunnerSpec]:
@@ -126,17 +161,24 @@ def _lane(tx: Tx, settings: Settings, entry: ModelEntry, spec: RunnerSpec) -> La
         token_bytes=need.token,
         need_basis=need.basis,
         resident=spec.lane == "cpu",
+        layers=need.layers,
+        parts=need.parts if spec.lane == "gpu" else (),
     )
 
 
 def _requeue(tx: Tx, settings: Settings, cause: int | None) -> None:
-    for request_id, runner in tx.execute("SELECT request_id, runner FROM leases").fetchall():
+    """Whatever somebody ran goes back to its lane; leases of what has ended are leftovers."""
+    running = tx.execute(
+        "SELECT r.id, coalesce(l.runner, '') FROM requests r "
+        "LEFT JOIN leases l ON l.request_id = r.id WHERE r.running = 1"
+    ).fetchall()
+    for request_id, runner in running:
         state = tx.state(request_id)
-        if state is None or state.state not in ACTIVE or state.lane is None:
-            claims.release(tx, request_id)
-            continue
+        assert state is not None
+        assert state.lane is not None
         fault = ev.FaultSeen("host", "service-stopped", state.lane, runner, state.device or "")
         failover.after_fault(tx, request_id, fault, settings.policy, actor="supervisor", cause=cause)
+    tx.execute("DELETE FROM leases")
 
 
 def _leave_gpu_lane(tx: Tx, settings: Settings, cause: int) -> None:

@@ -20,18 +20,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from sqlalchemy.exc import DBAPIError
+
 from core import events as ev
-from core.errors import FailsoftError, Malformed, Reduced
+from core.errors import FailsoftError, Malformed, NoSpace, Reduced
+from core.loopback import is_loopback
 from core.words import FaultClass
 from runners import startup, stops
 from runners.children import Child, Exit, RunnerSpec
 from runners.clocks import Clocks, device_back
+from runners.devices.base import OUT
 from runners.process import adopt_orphans, oom_kills, resident_bytes
 from runners.residents import Residents
 from store import failover
@@ -66,12 +70,17 @@ class Supervisor:
         self._last_checkpoint = time.monotonic()
         self._oom_kills = oom_kills()
         self._out: set[tuple[str, str]] = set()
+        self._gone = False
+        """The data directory was deleted under us: nothing can be kept any more."""
 
     # ---- the run ------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Everything from the lock to the last goodbye."""
-        lock = self._lock_directory()
+        require_loopback(self.settings.host)
+        with usable(self.paths.root):
+            lock = self._lock_directory()
+        listener = self._bind()
         adopt_orphans()
         migrate(self.paths)
         startup.end_orphans(self.paths)
@@ -84,7 +93,7 @@ class Supervisor:
         self.gate = Gate(self.paths.gate)
         total = self.settings.simulate_gpu
         self.writer.run(lambda tx: startup.recover(tx, self.settings, models, specs, total))
-        listener = self._listen()
+        self._listen(listener)
         self.children = [Child("web", self.paths), *self._workers(specs, device.id if device else "")]
         self._pass = {id(self.children[0]): listener.fileno()}
         self._greet(models, device is not None, listener)
@@ -96,6 +105,8 @@ class Supervisor:
                 self.residents = self._residents(device.id if device else "", driver)
                 self._loop()
                 self._wind_down()
+            if self._gone:
+                raise NoSpace(f"{self.paths.root} was deleted under the running service; start it again")
         finally:
             for child in self.children:
                 child.kill("service-stopped")
@@ -116,14 +127,24 @@ class Supervisor:
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         return descriptor
 
-    def _listen(self) -> socket.socket:
-        host, port = self.settings.host, self.settings.port
+    def _bind(self) -> socket.socket:
+        """The address is taken before anything is prepared or written, and listened on once somebody will answer."""
+        host, port = self.settings.host.strip("[]"), self.settings.port
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener = socket.create_server((host, port), backlog=1024)
+            listener.bind((host, port))
         except OSError as error:
-            raise Malformed(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port") from error
-        (self.paths.run / "address").write_text(f"http://{host}:{listener.getsockname()[1]}")
+            listener.close()
+            raise _unbound(host, port, error) from error
         return listener
+
+    def _listen(self, listener: socket.socket) -> None:
+        try:
+            listener.listen(1024)
+        except OSError as error:  # another has bound it as well, and was first to listen
+            raise _unbound(self.settings.host, self.settings.port, error) from error
+        (self.paths.run / "address").write_text(address_of(self.settings.host, listener))
 
     def _workers(self, specs: list[RunnerSpec], simulated: str) -> list[Child]:
         monitor = Child("monitor", self.paths, arguments=("--simulated", simulated))
@@ -135,9 +156,9 @@ class Supervisor:
         return Residents(device, on_device, driver, self._later, self.policy, clock, pinned)
 
     def _greet(self, models: list[Any], simulated: bool, listener: socket.socket) -> None:
-        lanes = "a simulated GPU lane and a CPU lane" if simulated else "the CPU lane only: no accelerator"
+        lanes = "a simulated GPU lane and a CPU lane" if simulated else "the CPU lane only"
         names = ", ".join(model.id for model in models) or "no model"
-        log.info("failsoft %s on http://%s:%d", startup.VERSION, self.settings.host, listener.getsockname()[1])
+        log.info("failsoft %s on %s", startup.VERSION, address_of(self.settings.host, listener))
         log.info("serving %s on %s; data in %s", names, lanes, self.paths.root)
 
     # ---- looking ------------------------------------------------------------------------------------------
@@ -153,10 +174,17 @@ class Supervisor:
             if count % _CLOCKS_EVERY == 0:
                 self._guarded(self._clocks)
             if count % _BEATS_EVERY == 0:
+                self._watch_directory()
                 self._guarded(self._beats)
                 self._checkpoint_due()
                 self._reap_adopted()
             count += 1
+
+    def _watch_directory(self) -> None:
+        if self.gate.deleted() and not self.stopping.is_set():
+            log.error("%s was deleted under the running service; stopping", self.paths.root)
+            self._gone = True
+            self.stopping.set()
 
     def _guarded(self, look: Callable[[], None]) -> None:
         """A look that failed, because the disk did, is tried again at the next tick."""
@@ -180,7 +208,12 @@ class Supervisor:
         for child in self.children:
             due = child.process is None and child.wanted and time.monotonic() >= child.not_before
             if due and not self._device_out(child):
-                child.start(self._pass.get(id(child)))
+                try:
+                    child.start(self._pass.get(id(child)))
+                except OSError as error:
+                    child.not_started(self.policy.restart_backoff_s, self.policy.restart_backoff_max_s)
+                    log.error("cannot start %s: %s; trying again", child.id, error)  # noqa: TRY400 -- it says it all
+                    continue
                 if child.spec is not None:
                     self._later(self._registration(child, child.spec))
 
@@ -290,7 +323,7 @@ class Supervisor:
                 if child.id == runner:
                     child.kill("cancel-ignored")
         for device, recorded, seen, reason in self.clocks.devices():
-            if seen == "lost":
+            if seen in OUT:
                 self._device_gone(device, reason, known=recorded == "lost")
             elif seen == "ok" and recorded == "lost":
                 self._later(partial(device_back, device=device))
@@ -331,15 +364,16 @@ class Supervisor:
 
     def _checkpoint(self) -> None:
         """In a thread of its own: it waits for the gate, and the main thread never does."""
-        engine, gate = write_engine(self.paths), Gate(self.paths.gate)
         try:
-            checkpoint(gate, engine)
-            self._anchor()
-        except (sqlite3.Error, OSError, FailsoftError) as error:
+            with contextlib.ExitStack() as stack:
+                engine = write_engine(self.paths)
+                stack.callback(engine.dispose)
+                gate = Gate(self.paths.gate)
+                stack.callback(gate.close)
+                checkpoint(gate, engine)
+                self._anchor()
+        except (sqlite3.Error, DBAPIError, OSError, FailsoftError) as error:
             log.warning("no checkpoint now: %s", error)
-        finally:
-            engine.dispose()
-            gate.close()
 
     def _anchor(self) -> None:
         with read_engine(self.paths).connect() as connection:
@@ -401,6 +435,37 @@ def _complain(future: "Future[Any]") -> None:
     error = future.exception()
     if error is not None:
         log.error("a write of the supervisor failed: %s", error, exc_info=error)
+
+
+def require_loopback(host: str) -> None:
+    """Refuse to be reachable from elsewhere without keys, before anything is started. Raises `Malformed`."""
+    if not is_loopback(host):
+        raise Malformed(
+            f"host {host} is reachable from other machines, and there are no API keys yet; "
+            "use 127.0.0.1, and a tunnel or a proxy with a login for access from elsewhere"
+        )
+
+
+def address_of(host: str, listener: socket.socket) -> str:
+    """The URL of a listening socket, under the name it was asked for."""
+    bare = host.strip("[]")
+    return f"http://{f'[{bare}]' if ':' in bare else bare}:{listener.getsockname()[1]}"
+
+
+def _unbound(host: str, port: int, error: OSError) -> Malformed:
+    return Malformed(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port")
+
+
+@contextlib.contextmanager
+def usable(root: Path) -> Iterator[None]:
+    """Errors of the disk while the data directory is taken into use, in words. Raises `NoSpace`."""
+    try:
+        yield
+    except OSError as error:
+        raise NoSpace(
+            f"cannot use {root} as the data directory: {error.strerror or error}; "
+            "make it writable and free space on its disk, or name another with --data"
+        ) from error
 
 
 def fault_of(spec: RunnerSpec, runner: str, left: Exit, killed_for: str | None) -> ev.FaultSeen:
@@ -475,7 +540,10 @@ def main(argv: list[str] | None = None) -> int:
             models=args.models,
             simulate_gpu=args.simulate_gpu,
         )
-        supervisor = Supervisor(Paths(args.data.expanduser().resolve()).make(), settings)
+        root = args.data.expanduser().resolve()
+        with usable(root):
+            paths = Paths(root).make()
+        supervisor = Supervisor(paths, settings)
         signal.signal(signal.SIGTERM, supervisor.stop)
         signal.signal(signal.SIGINT, supervisor.stop)
         supervisor.run()

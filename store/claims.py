@@ -18,7 +18,7 @@ from core.state import RequestState
 from core.words import Lane
 from store import contents, secondlook
 from store.clock import boot_id
-from store.journal import Tx
+from store.journal import Sees, Tx
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -224,17 +224,18 @@ def late_write(tx: Tx, fence: Fence, what: str, units: int) -> None:
     )
 
 
-def overdue(tx: Tx) -> list[tuple[str, str]]:
+def overdue(tx: Sees, mono_us: int) -> list[tuple[str, str]]:
     """(request, runner) whose lease has run out, belongs to another boot, or is missing though somebody should run it.
 
     The runner is "" where the lease is missing. Whoever asks lets `failover.after_fault` follow, kind `lease-expired`.
     """
-    return tx.execute(
+    late = tx.execute(
         "SELECT r.id, coalesce(l.runner, '') FROM requests r LEFT JOIN leases l ON l.request_id = r.id "
         "WHERE r.running = 1 AND r.state IN ('admitted','running-gpu','checkpointed','rerouted-cpu') "
         "AND (l.request_id IS NULL OR l.until_us <= ? OR l.boot_id <> ?) ORDER BY r.turn_us",
-        (tx.mono_us, boot_id()),
-    ).fetchall()
+        (mono_us, boot_id()),
+    )
+    return [(request_id, runner) for request_id, runner in late]
 
 
 def held_by(tx: Tx, runner: str) -> list[str]:

@@ -4,6 +4,8 @@
 2. It replaces SQLite's polling for the write lock by a wait in the kernel, which is fair and short.
 3. Each user has its own open file description: flock on a shared one does not exclude threads.
 4. The holder writes who it is into the file, so that a holder which never finishes can be found (`holder`).
+5. A lock file that was deleted keeps nobody out any more, and the database beside it is likely gone as well: who gets
+   in by such a one is refused.
 
 The lock is on a file of its own, never on the database: closing any descriptor of a database file drops all of the
 process's SQLite locks.
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from core.errors import NoSpace
 from store import faultpoints
 from store.clock import start_ticks
 
@@ -36,6 +39,7 @@ class Gate:
     """One user's way through the gate; not shared between threads."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._pid = os.getpid()
         self._ticks = start_ticks(self._pid) or 0
@@ -45,9 +49,11 @@ class Gate:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Wait for the gate and hold it."""
+        """Wait for the gate and hold it. Raises `NoSpace` when the lock file was deleted."""
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
+            if self.deleted():
+                raise NoSpace(f"not committed: {self._path} was deleted under the running service; start it again")
             self._count += 1
             self._sign(self._pid, self._ticks)
             faultpoints.hit("gate.held")
@@ -77,6 +83,10 @@ class Gate:
             return False
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         return True
+
+    def deleted(self) -> bool:
+        """Whether the lock file is gone from its directory, most likely together with it."""
+        return os.fstat(self._fd).st_nlink == 0
 
     def close(self) -> None:
         """Give the descriptor back."""

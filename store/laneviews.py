@@ -6,7 +6,7 @@ import msgspec
 
 from core import events as ev
 from core.contract import PathFacts, pair_class
-from core.decision import LaneFacts
+from core.decision import LaneFacts, Part
 from core.lanes import turn_us
 from core.machine import CLAIMABLE_SQL
 from core.state import RequestState
@@ -35,6 +35,10 @@ class LaneRow(msgspec.Struct, frozen=True):
     need_basis: str = "formula"
     resident: bool = True
     """On the GPU lane: its runner is up, or on its way."""
+    layers: int = 0
+    """Layers of the model; 0: not known, or none."""
+    parts: tuple[Part, ...] = ()
+    """How it could be placed on the device in part, most layers first."""
 
 
 def lane_row(tx: Tx, lane: Lane, model: str) -> LaneRow | None:
@@ -50,11 +54,12 @@ def put_lane(tx: Tx, row: LaneRow) -> None:
     """Set a lane up, or replace what was there."""
     tx.execute(
         "INSERT INTO lanes (lane, model, serving, out_reason, context, device, engine, contract, load_bytes, "
-        "token_bytes, need_basis, resident, since_us) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?) "
+        "token_bytes, need_basis, resident, layers, parts, since_us) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
         "ON CONFLICT (lane, model) DO UPDATE SET serving=excluded.serving, "
         "out_reason=excluded.out_reason, context=excluded.context, device=excluded.device, engine=excluded.engine, "
         "contract=excluded.contract, load_bytes=excluded.load_bytes, token_bytes=excluded.token_bytes, "
-        "need_basis=excluded.need_basis, resident=excluded.resident, since_us=excluded.since_us",
+        "need_basis=excluded.need_basis, resident=excluded.resident, "
+        "layers=excluded.layers, parts=excluded.parts, since_us=excluded.since_us",
         (
             row.lane,
             row.model,
@@ -68,6 +73,8 @@ def put_lane(tx: Tx, row: LaneRow) -> None:
             row.token_bytes,
             row.need_basis,
             int(row.resident),
+            row.layers,
+            msgspec.json.encode(row.parts).decode(),
             tx.now_us,
         ),
     )

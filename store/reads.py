@@ -1,7 +1,11 @@
-"""Reads of the web process: short, on a read-only connection, everything fetched before it is given back."""
+"""Reads of the web process: short, on a read-only connection, everything fetched before it is given back.
 
-from collections.abc import Sequence
-from typing import Any, Final
+A read whose caller went away goes on to its end: broken off, it would cost its connection, and the thread behind it.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 from sqlalchemy import Select, func, select, tuple_
@@ -18,6 +22,14 @@ from store.projections import state_of
 
 _EVENT_COLUMNS: Final = [tables.events.c[name] for name in FIELDS.split(", ")]
 MAX_PAGE: Final = 500
+
+
+T = TypeVar("T")
+
+
+async def _whole(reading: Coroutine[Any, Any, T]) -> T:
+    """The outcome of a read that ends by itself, whether or not this call is cancelled."""
+    return await asyncio.shield(asyncio.ensure_future(reading))
 
 
 def row_dict(row: Any) -> dict[str, Any]:
@@ -39,12 +51,18 @@ class Reader:
         self._engine = engine
 
     async def _rows(self, statement: Select[Any]) -> Sequence[Any]:
-        async with self._engine.connect() as connection:
-            return list((await connection.execute(statement)).fetchall())
+        async def read() -> Sequence[Any]:
+            async with self._engine.connect() as connection:
+                return list((await connection.execute(statement)).fetchall())
+
+        return await _whole(read())
 
     async def _text(self, sql: str, *params: object) -> Sequence[Any]:
-        async with self._engine.connect() as connection:
-            return (await connection.exec_driver_sql(sql, params)).fetchall()
+        async def read() -> Sequence[Any]:
+            async with self._engine.connect() as connection:
+                return (await connection.exec_driver_sql(sql, params)).fetchall()
+
+        return await _whole(read())
 
     async def state(self, request_id: str) -> RequestState:
         """A request. Raises `NotFound`."""

@@ -10,11 +10,13 @@ from typing import Any, Final
 
 import msgspec
 
-from core.decision import HostFacts, Need
+from core.decision import HostFacts, Need, Part
 from core.ledger import DeviceFacts, Holder
 from core.policy import Policy
 from core.words import Lane
 from store.journal import Sees, Tx
+
+_parts: Final = msgspec.json.Decoder(tuple[Part, ...]).decode
 
 _PUT: Final = (
     "INSERT INTO reservations (holder, device, model, kind, bytes, created_us) VALUES (?,?,?,?,?,?) "
@@ -47,14 +49,14 @@ def give_back(tx: Tx, holder: str) -> None:
 def need_of(tx: Sees, lane: Lane, model: str) -> Need | None:
     """What a request of this model needs on its lane, or None where memory is not accounted."""
     row = tx.execute(
-        "SELECT load_bytes, token_bytes, need_basis FROM lanes WHERE lane=? AND model=?", (lane, model)
+        "SELECT load_bytes, token_bytes, need_basis, parts FROM lanes WHERE lane=? AND model=?", (lane, model)
     ).fetchone()
     if row is None or (row[0] == 0 and row[1] == 0):
         return None
-    load, token, basis = row
+    load, token, basis, parts = row
     if lane == "gpu" and promised(tx, process_of(model)) is not None:
-        load = 0
-    return Need(load, token, basis)
+        return Need(0, token, basis)
+    return Need(load, token, basis, _parts(parts))
 
 
 def device_facts(tx: Sees, device: str, policy: Policy, *, without: str | None = None) -> DeviceFacts | None:

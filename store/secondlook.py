@@ -55,7 +55,10 @@ def keep_promise(tx: Tx, request_id: str, model: str, decision: Decision, tokens
     if need.token:
         reservations.promise(tx, device.id, request_id, model, need.token * tokens)
     if need.load:
-        reservations.promise(tx, device.id, reservations.process_of(model), model, need.load)
+        load = need.load if decision.part is None else decision.part.load
+        reservations.promise(tx, device.id, reservations.process_of(model), model, load)
+        layers = None if decision.part is None else decision.part.layers
+        tx.execute("UPDATE lanes SET gpu_layers=? WHERE lane='gpu' AND model=?", (layers, model))
 
 
 def look(tx: Tx, state: RequestState, policy: Policy, *, actor: str) -> Outcome:
@@ -82,7 +85,7 @@ def look(tx: Tx, state: RequestState, policy: Policy, *, actor: str) -> Outcome:
     )
     decision = admission.decide(_again(facts, units=state.units))
     match decision.action:
-        case admission.RUN_GPU:
+        case admission.RUN_GPU | admission.OFFLOAD:
             keep_promise(tx, state.id, state.model, decision, tokens)
             return "go"
         case admission.REROUTE:

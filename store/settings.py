@@ -28,6 +28,10 @@ _UNITS: Final = {
 }
 
 
+_LONGEST: Final = 1e9
+"""No time or factor is larger: counted in microseconds it fits the record, and JSON knows no infinity."""
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything `failsoft.toml` may say. Sizes may be written as `1GiB`; they are kept in bytes."""
 
@@ -69,10 +73,10 @@ def load(file: Path | None, environment: Mapping[str, str], **overrides: Any) ->
     raw: dict[str, Any] = {}
     if file is not None:
         try:
-            raw = tomllib.loads(file.read_text())
+            raw = tomllib.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise Malformed(f"cannot read {file}: {error.strerror}; name another with --config") from error
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise Malformed(f"{file} is not TOML: {error}") from error
     for name in ("host", "port", "context", "simulate_gpu"):
         if value := environment.get(f"FAILSOFT_{name.upper()}"):
@@ -83,9 +87,17 @@ def load(file: Path | None, environment: Mapping[str, str], **overrides: Any) ->
     if isinstance(raw.get("simulate_gpu"), str):
         raw["simulate_gpu"] = size(raw["simulate_gpu"])
     try:
-        return msgspec.convert(raw, Settings, strict=False)
+        settings = msgspec.convert(raw, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise Malformed(f"{file or 'settings'}: {error}; failsoft.example.toml lists every key") from error
+    for name, value in msgspec.structs.asdict(settings.policy).items():
+        _bound(f"{file or 'settings'}: policy.{name}", value)
+    return settings
+
+
+def _bound(name: str, value: object) -> None:
+    if isinstance(value, float) and value > _LONGEST:
+        raise Malformed(f"{name} may be at most {_LONGEST:.0f}, not {value}")
 
 
 def in_force(paths: Paths) -> Settings:

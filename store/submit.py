@@ -155,7 +155,7 @@ def _admit(tx: Tx, sub: Submission, policy: Policy, decision: Decision) -> None:
     )
     record = tx.append(sub.id, admitted, actor="web")
     contents.put_spec(tx, sub.id, spec)
-    if decision.action in {admission.RUN_GPU, admission.SHRINK}:
+    if decision.action in {admission.RUN_GPU, admission.SHRINK, admission.OFFLOAD}:
         secondlook.keep_promise(tx, sub.id, sub.model, decision, len(sub.tokens) + granted)
     if decision.action == admission.REROUTE:
         tx.append(sub.id, ev.Rerouted(None, 0, decision.rule, decision), actor="web", cause=record.seq)

@@ -107,6 +107,9 @@ lanes = Table(
     Column("token_bytes", BigInteger, nullable=False, server_default="0"),
     Column("need_basis", Text, nullable=False, server_default="formula"),
     Column("resident", Integer, nullable=False, server_default="1"),
+    Column("layers", Integer, nullable=False, server_default="0"),
+    Column("gpu_layers", Integer),
+    Column("parts", Text, nullable=False, server_default="[]"),
     Column("since_us", BigInteger, nullable=False),
 )
 

@@ -39,6 +39,8 @@ Unit = Callable[[Tx], T]
 _Job = tuple[Unit[Any], "Future[Any]"]
 
 MAX_BATCH = 64
+_GATHER_S: Final = 0.0003
+"""A third of a cheap disk's sync: a commit saved is worth more than that, and one caller by itself never waits."""
 _UNWRITABLE: Final = frozenset(
     {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM}
 )
@@ -103,10 +105,12 @@ class Writer:
         self._gate.close()
 
     def _work(self) -> None:
-        running = True
+        running, batch = True, list[_Job]()
         while running:
             job = self._queue.get()
-            batch: list[_Job] = []
+            if len(batch) > 1:  # those who share commits are about to be back: one commit for all of them again
+                time.sleep(_GATHER_S)
+            batch = []
             while job is not None:
                 if job[1].set_running_or_notify_cancel():
                     batch.append(job)

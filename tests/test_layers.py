@@ -20,7 +20,7 @@ LAYERS = {"core": {"core"}, "store": {"store", "core"}, "runners": {"runners", "
 LAYERS["web"] = {"web", "store", "core"}
 PURE = {
     *("__future__", "abc", "bisect", "codecs", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq"),
-    *("itertools", "json", "math", "operator", "re", "statistics", "string", "struct", "types", "typing"),
+    *("ipaddress", "itertools", "json", "math", "operator", "re", "statistics", "string", "struct", "types", "typing"),
     "msgspec",
 }
 

@@ -29,6 +29,7 @@ from litestar.static_files import create_static_files_router
 from litestar.template import TemplateConfig
 
 from core.errors import FailsoftError, Malformed, NotFound
+from core.loopback import is_loopback
 from store import settings as store_settings
 from store.database import Paths, async_read_engine
 from store.models.catalog import Catalog
@@ -39,7 +40,7 @@ from store.writer import Writer
 from web import problems
 from web.api import acts, health, history, machine, requests, streams
 from web.doorbell import Doorbell
-from web.security import Guard, is_loopback
+from web.security import Guard
 from web.services import Services
 
 GRACE_S: Final = 3
@@ -54,7 +55,7 @@ _HEADERS: Final = {
 
 def require_loopback(settings: Settings) -> None:
     """Refuse to be reachable from elsewhere without keys. Raises `Malformed`."""
-    if not is_loopback(settings.host.strip("[]")):
+    if not is_loopback(settings.host):
         raise Malformed(
             f"host {settings.host} is reachable from other machines, and there are no API keys yet; "
             "use 127.0.0.1, and a tunnel or a proxy with a login for access from elsewhere"

@@ -7,6 +7,7 @@
 """
 
 import logging
+import re
 import traceback
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -48,6 +49,8 @@ _KINDS: Final[Mapping[int, str]] = {
     409: "conflict_error",
     429: "rate_limit_error",
 }
+_ID: Final = re.compile(r"req_[0-9A-Za-z_-]{1,64}")
+"""What goes into a header: the id of a call's path is what the caller wrote, line ends and all."""
 _OWN_MEMBERS: Final = frozenset({"type", "title", "status", "detail", "instance", "request_id", "error"})
 
 
@@ -103,7 +106,7 @@ def _answer(
 ) -> Response[bytes]:
     more = dict(extra or {})
     known = more.pop("request_id", None) or request.scope.get("path_params", {}).get("request_id")
-    request_id = known if isinstance(known, str) and known.startswith("req_") else None
+    request_id = known if isinstance(known, str) and _ID.fullmatch(known) else None
     param = more.pop("param", None)
     sent = dict(headers or {})
     if request_id is not None:

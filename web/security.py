@@ -8,7 +8,6 @@
 Not here: forms of the dashboard (they carry a CSRF token), keys.
 """
 
-import ipaddress
 from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
@@ -18,21 +17,12 @@ from litestar.enums import ScopeType
 from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from core.loopback import is_loopback
 from web.problems import Refusal
 
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _PROGRAMS: Final = ("/api/", "/v1/")
 _JSON: Final = "application/json"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address can only mean this machine."""
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def host_of(authority: str) -> str | None:

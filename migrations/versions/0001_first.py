@@ -77,6 +77,9 @@ STATEMENTS = (
         token_bytes BIGINT DEFAULT '0' NOT NULL,
         need_basis TEXT DEFAULT 'formula' NOT NULL,
         resident INTEGER DEFAULT '1' NOT NULL,
+        layers INTEGER DEFAULT '0' NOT NULL,
+        gpu_layers INTEGER,
+        parts TEXT DEFAULT '[]' NOT NULL,
         since_us BIGINT NOT NULL,
         PRIMARY KEY (lane, model)
     )""",

@@ -52,7 +52,7 @@ class Reading(msgspec.Struct, frozen=True, omit_defaults=True):
     reserved: int | None = None
     """Bytes the driver and firmware keep for themselves."""
     processes: dict[int, int | None] | None = None
-    """Bytes by pid as the driver sees it; None: there is no such list. Inside a container the pids are the host's."""
+    """Bytes by pid; None: there is no such list, or its pids mean nothing here (they are the host's in a container)."""
     code: int | None = None
     """The driver library's return code behind the state."""
     advice: str | None = None
@@ -82,6 +82,9 @@ class Device(Protocol):
 
         Raises `AllocationFailed` or `DeviceFault`.
         """
+
+    def give_back(self, size: int) -> None:
+        """Return a part of what this process took with `allocate`."""
 
     def check(self) -> None:
         """Cheap, called at every pulse. Raises `DeviceFault` when the device is gone."""

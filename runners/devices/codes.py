@@ -59,7 +59,7 @@ _MEANINGS: Final = {
     16: Meaning(
         "reset-required",
         "the card must be reset before it can be used",
-        "Stop what uses it and run nvidia-smi --gpu-reset, or reboot this machine.",
+        "Stop what uses it, this service too, and run nvidia-smi --gpu-reset; or reboot this machine.",
     ),
     17: Meaning(
         "blind",

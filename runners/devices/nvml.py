@@ -59,6 +59,7 @@ class Driver:
         self.said_unified = said_unified or {}
         """By the beginning of a UUID: the operator's word on whether a device uses the host's memory."""
         self.ours = ours
+        """Whether a pid is of this service; None where the driver's pids mean nothing, and are then not told."""
         self.host = host
         self.version: str | None = None
         self.code: int | None = 1
@@ -234,14 +235,14 @@ class Card:
         host = self._driver.host()
         said = next((word for start, word in self._driver.said_unified.items() if self.uuid.startswith(start)), None)
         if is_unified(self.name, total=memory.total, aperture=_aperture(handle), host_total=host.total, said=said):
-            processes = _processes(handle)
+            processes = _processes(handle) if self._driver.ours is not None else None
             ours, _ = share(None, processes, self._driver.ours)
             used = max(0, host.total - host.available)
             return Reading("ok", host.total, used, ours, free=host.available, processes=processes, unified=True)
         return self._memory_reading(handle, memory)
 
     def _memory_reading(self, handle: Any, memory: Memory) -> Reading:
-        processes = _processes(handle)
+        processes = _processes(handle) if self._driver.ours is not None else None
         ours, foreign = share(memory.used, processes, self._driver.ours)
         reading = Reading(
             "ok",

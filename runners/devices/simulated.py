@@ -120,6 +120,17 @@ class SimulatedDevice:
         if refused is not None:
             raise refused
 
+    def give_back(self, size: int) -> None:
+        """Give back `size` bytes of what this process holds."""
+        with self._change() as state:
+            me = _me()
+            back = min(size, state.holders.get(me, 0))
+            if back:
+                state.holders[me] -= back
+                if state.lag_s > 0:
+                    until = self._clock.mono_us() + int(state.lag_s * 1e6)
+                    state.lingering = (*state.lingering, Timed(until, back))
+
     def release(self) -> None:
         """Give back what this process holds, less what it leaks."""
         with self._change() as state:

@@ -5,9 +5,10 @@
    when the driver was enumerated anew since, the card answers, and either it had been away in between or the driver
    says that no recovery is needed (action 0). An operator's word is a restart of the monitor, which knows no latch.
 3. Codes that come together are one incident: the worst of them is the state, the last one is the reason and advice.
-4. An Xid of which the driver is to be asked (109, 154) latches only while the driver names an action, or none can be
-   read.
-5. Recovery action: 1, 4, 6 reset-required; 2, 7 lost; 3, 5 concern links between cards and are told, no more.
+4. An Xid of which the driver is to be asked (109, 154) latches only where no recovery action can be read; else the
+   action speaks for itself.
+5. Recovery action: 1, 4, 6 reset-required; 2, 7 lost; 3, 5 concern links between cards and are told, no more. Of a
+   latched card it is the advice.
 6. Application Xids, informative and unknown ones change nothing here; they are passed on.
 """
 
@@ -22,7 +23,7 @@ from runners.devices.codes import PASSING, meaning
 LIMIT: Final = 3
 """Questions in a row that a passing code may answer."""
 
-_ACTIONS: Final[dict[int, tuple[State, str, str]]] = {
+_ACTIONS: Final[dict[int, tuple[State, str | None, str | None]]] = {
     1: ("reset-required", "the driver asks for a reset of the card", CONSEQUENCES["reset"]),
     2: ("lost", "the driver asks for a reboot of this machine", "Reboot this machine."),
     3: ("ok", "the driver asks to end traffic between cards", "End programs that use several cards at once."),
@@ -66,15 +67,15 @@ class Standing:
         if code is not None:
             return self._failed(code)
         self._doubts = 0
-        if recovery == 0:
+        if recovery is not None:
             self._latched = [xid for xid in self._latched if not xid.ask_driver]
         if self._latched and self._fresh and (self._away or recovery == 0):
             self._latched = []
-        if self._latched:
-            return self._latch()
-        if recovery is not None and recovery in _ACTIONS:
-            return Judgement(*_ACTIONS[recovery])
-        return Judgement("ok")
+        state, reason, advice = _ACTIONS.get(recovery or 0, ("ok", None, None))
+        if not self._latched:
+            return Judgement(state, reason, advice)
+        latch = self._latch()
+        return Judgement(_worse(latch.state, state), latch.reason, advice or latch.advice)
 
     def _latch(self) -> Judgement:
         last = self._latched[-1]
@@ -94,5 +95,9 @@ class Standing:
         if not self._latched:
             return Judgement(state, words, told.advice, code)
         latch = self._latch()
-        worst: State = "lost" if "lost" in {state, latch.state} else latch.state
-        return Judgement(worst, f"{latch.reason}; {words}", latch.advice, code)
+        return Judgement(_worse(latch.state, state), f"{latch.reason}; {words}", latch.advice, code)
+
+
+def _worse(latched: State, now: State) -> State:
+    """A latched state, unless it became worse."""
+    return "lost" if now == "lost" else latched

@@ -13,7 +13,9 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize(("kind", "code"), [(kind, int(code)) for kind, codes in TABLE.items() for code in codes.split()])
+@pytest.mark.parametrize(
+    ("kind", "code"), [(kind, int(code)) for kind, codes in TABLE.items() for code in codes.split()]
+)
 def test_each_row_of_the_catalogue(kind: str, code: int) -> None:
     assert classify(code).kind == kind
 

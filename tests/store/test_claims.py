@@ -203,17 +203,17 @@ def test_overdue_leases(timed: Desk, clock: HandClock) -> None:
         clock.go(0.001)
     held = [timed.take(runner=f"r{n}") for n in range(4)]
     assert [claim.state.id for claim in held] == ids
-    assert timed.run(claims.overdue) == []
+    assert timed.run(lambda tx: claims.overdue(tx, tx.mono_us)) == []
     timed.run(lambda tx: tx.execute("UPDATE leases SET boot_id='before' WHERE request_id=?", (ids[0],)))
     timed.run(lambda tx: tx.execute("DELETE FROM leases WHERE request_id=?", (ids[1],)))
-    assert timed.run(claims.overdue) == [(ids[0], "r0"), (ids[1], "")]
+    assert timed.run(lambda tx: claims.overdue(tx, tx.mono_us)) == [(ids[0], "r0"), (ids[1], "")]
     clock.go(14)
     timed.run(lambda tx: claims.renew(tx, held[3].fence, LEASE_US))
     clock.go(1)
-    assert timed.run(claims.overdue) == [(ids[0], "r0"), (ids[1], ""), (ids[2], "r2")]
+    assert timed.run(lambda tx: claims.overdue(tx, tx.mono_us)) == [(ids[0], "r0"), (ids[1], ""), (ids[2], "r2")]
     for request in ids[:3]:
         assert timed.fault(request, "lease-expired").state == "rerouted-cpu"
-    assert timed.run(claims.overdue) == []
+    assert timed.run(lambda tx: claims.overdue(tx, tx.mono_us)) == []
 
 
 def test_a_claim_sees_the_lane_it_is_for(bare: Desk) -> None:

@@ -129,14 +129,14 @@ def test_a_lane_with_another_contract_is_not_alike(desk: Desk) -> None:
         row = msgspec.structs.replace(lane_row(lane), contract="of-another-model")  # type: ignore[arg-type]
         desk.run(lambda tx, row=row: laneviews.put_lane(tx, row))
     desk.fault(request)
-    assert outcome(desk, request) == ("resumable-error", "Failed", "pair-none")
+    assert outcome(desk, request) == ("checkpointed", "Requeued", "pair-none")
 
 
 def test_a_real_accelerator_has_no_proof_yet(bare: Desk) -> None:
     bare.open_lanes(simulated=False)
     request, _ = working(bare)
     bare.fault(request)
-    assert outcome(bare, request) == ("resumable-error", "Failed", "pair-none")
+    assert outcome(bare, request) == ("checkpointed", "Requeued", "pair-none")
 
 
 def test_a_runner_that_held_several(desk: Desk) -> None:

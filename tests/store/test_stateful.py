@@ -156,9 +156,9 @@ class House(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 16.0, 8 * DAY_S]))
     def time_passes(self, seconds: float) -> None:
         self.clock.go(seconds)
-        for request, _runner in self.desk.run(claims.overdue):
+        for request, _runner in self.desk.run(lambda tx: claims.overdue(tx, tx.mono_us)):
             self.desk.fault(request, "lease-expired")
-        assert self.desk.run(claims.overdue) == []
+        assert self.desk.run(lambda tx: claims.overdue(tx, tx.mono_us)) == []
         self.desk.run(lambda tx: commands.expire_due(tx, int(7 * DAY_S * 1e6), actor="test"))
 
     # ---- what always holds ----

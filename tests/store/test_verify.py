@@ -173,8 +173,8 @@ ROWS: dict[str, str] = {
     "version, turn_us, not_before_us, deadline_us, created_us, updated_us, doc FROM requests WHERE state = 'admitted'",
     "device": "UPDATE devices SET state = 'ok'",
     "device epoch": "UPDATE devices SET epoch = 1",
-    "device added": "INSERT INTO devices SELECT 'other', name, simulated, total_bytes, state, reason, epoch, since_us, spilling, calm_us "
-    "FROM devices",
+    "device added": "INSERT INTO devices (id, name, simulated, state, epoch, since_us) "
+    "SELECT 'other', name, simulated, state, epoch, since_us FROM devices",
     "device deleted": "DELETE FROM devices",
 }
 

@@ -1,8 +1,9 @@
+# ruff: noqa: N802 -- the functions have the names of the library's
 """A stand-in for NVIDIA's library, beneath the real pynvml: put into `pynvml.nvmlLib`, so that the real binding, its
 structures and its mapping of errors run.
 
-What it shows is a `Box` of cards. It is changed from the test, by a timeline, or lies in a JSON file that is read anew at
-every call, so that a test can change what another process sees.
+What it shows is a `Box` of cards. It is changed from the test, by a timeline, or lies in a JSON file that is read anew
+at every call, so that a test can change what another process sees.
 
 It behaves like the library in what matters here: handles and event sets die with a shutdown; a card that was once found
 to be lost stays lost until the library is initialised anew; events from before a registration are not told; a hanging

@@ -1,4 +1,4 @@
-"""The real monitor over a fake NVML whose cards lie in a JSON file: python fake_nvml_monitor.py FILE MONITOR-ARGUMENTS."""
+"""The real monitor over a fake NVML whose cards lie in a JSON file: fake_nvml_monitor.py FILE MONITOR-ARGUMENTS."""
 
 import sys
 from pathlib import Path

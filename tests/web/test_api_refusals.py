@@ -248,3 +248,11 @@ def test_403_origins_that_are_not_ours(box: Any, origin: str) -> None:
 
 def test_our_own_origin_may(box: Any) -> None:
     assert box.client.post("/api/requests", json=BODY, headers={"Origin": box.url}).status_code == 202
+
+
+@pytest.mark.parametrize("wild", ["req_%00", "req_%0d%0aset-cookie:%20a=b", "req_%F0%9F%A6%9C"])
+def test_what_the_path_says_gets_into_no_header(box: Any, wild: str) -> None:
+    answer = box.client.get(f"/api/requests/{wild}")
+    problem(answer, 404)
+    assert "x-request-id" not in answer.headers
+    assert "set-cookie" not in answer.headers

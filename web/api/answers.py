@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 from litestar import Request, Response
-from litestar.exceptions import ClientException
+from litestar.exceptions import ClientException, InternalServerException
 
 from core.errors import Malformed, TooLarge
 from core.state import RequestState
@@ -69,7 +69,7 @@ async def read_raw(request: Call, limit: int) -> bytes:
                 parts.append(part)
             elif size > limit * _DRAINED_TIMES:
                 break
-    except ClientException as error:
+    except (ClientException, InternalServerException) as error:  # the latter is how a vanished client is told
         raise Malformed("the body ended early") from error
     if size > limit:
         raise _too_large(limit)

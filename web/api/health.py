@@ -6,7 +6,10 @@
 3. Healthy: `pass`, `warn` (reduced, still answering), `fail` (something asked for cannot be answered).
 """
 
+import asyncio
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +23,10 @@ from web.views import device_label
 
 ON_ITS_WAY: Final = frozenset({None, "starting", "loading"})
 """Reasons of a lane that does not serve yet, as against one that is out."""
+
+FULL_BYTES: Final = 4 << 20
+"""Less than this, and the next commits may be refused."""
+LOW_BYTES: Final = 256 << 20
 
 HEALTH_TYPE: Final = "application/health+json"
 
@@ -70,6 +77,18 @@ def lane_checks(models: Sequence[str], lanes: Sequence[Mapping[str, Any]]) -> li
     return checks
 
 
+def space_check(root: Path) -> Check:
+    """Whether the disk of the data directory can take what is to be kept."""
+    try:
+        found = os.statvfs(root)
+    except OSError as error:
+        return Check("disk", "fail", f"the data directory {root} cannot be looked at: {error.strerror}")
+    free = found.f_bavail * found.f_frsize
+    status = "fail" if free < FULL_BYTES else "warn" if free < LOW_BYTES else "pass"
+    advice = "" if status == "pass" else f"; free space for {root}"
+    return Check("disk", status, f"{free >> 20} MiB free{advice}")
+
+
 @get("/livez")
 async def livez() -> Response[bytes]:
     """This process answers."""
@@ -98,6 +117,7 @@ async def health(services: NamedDependency[Services]) -> Response[bytes]:
         well = row["state"] == "ok"
         detail = f"{label} is in" if well else f"{label} is out: {reason(row['reason'] or row['state'])}"
         checks.append(Check(f"device {row['id']}", "pass" if well else "warn", detail))
+    checks.append(await asyncio.to_thread(space_check, services.paths.root))
     if await services.reader.flag("draining") == "1":
         checks.append(Check("service", "warn", "the service is stopping"))
     seen = {check.status for check in checks}
