@@ -75,9 +75,9 @@ def first_words(count: int) -> tuple[list[float], list[float], int]:
 
 def measure(*, quick: bool) -> list[Figure]:
     """Percentiles over the kills."""
-    took = reroutes(8 if quick else 40)
+    took = reroutes(8 if quick else 32)
     p50, p99 = percentile(took, 50), percentile(took, 99)
-    moved, spoke, tokens = first_words(3 if quick else 10)
+    moved, spoke, tokens = first_words(3 if quick else 6)
     return [
         Figure(
             f"SIGKILL of the GPU runner until `Rerouted` is durable ({len(took)} kills)",

@@ -135,7 +135,7 @@ def together(made: Service) -> tuple[float, float]:
 
 def measure(*, quick: bool) -> list[Figure]:
     """Overhead greedy and sampled, then both lanes."""
-    rounds = 3 if quick else 9
+    rounds = 3 if quick else 6
     figures = []
     with service(model=REAL, config=CONFIG) as made:
         made.runner("gpu")

@@ -21,6 +21,7 @@ REASONS: Final[Mapping[str, str]] = {
     "lease-expired": "the worker did not renew its lease",
     "service-stopped": "the service stopped",
     "device-lost": "the device was lost",
+    "model-changed": "the model was replaced",
     "gate-held": "the worker held the store's writer gate and did not move",
     "cancel-ignored": "the worker did not stop when asked",
     "engine-failed": "the engine failed",
@@ -53,6 +54,7 @@ REASONS: Final[Mapping[str, str]] = {
 
 _RULES: Final[Mapping[str, str]] = {
     "cancel-wins": "a cancel had been asked for, and that wins",
+    "model-changed": "the model it was accepted for is not the one that is there now",
     "poison-limit": "the same input ended several workers, so it is not tried again",
     "cpu-worker-lost": "it goes on from its checkpoint in the CPU queue",
     "service-restarted": "no engine was to blame, so it keeps its lane and its checkpoint",

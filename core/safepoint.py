@@ -2,7 +2,7 @@
 
 In this order; the first rule that applies decides:
 
-1.  `cancel-wins`        it was asked to stop: it stops.
+1.  `cancel-wins`        it was asked to stop: it stops. `model-changed`: the model it was accepted for is gone: stop.
 2.  `poison-limit`       its input has killed workers `poison_limit` times without progress: stop honestly.
 3.  `effects-pending`    something outside has happened since the checkpoint: never repeat it, on any lane.
 4.  `too-big-for-lane`   a fault of size where no other lane may take it: the same lane would refuse it again.
@@ -48,6 +48,9 @@ def _ended(f: SafepointFacts) -> _Ruling | None:
     """Rules 1 to 4: it goes on nowhere."""
     if f.cancel_asked:
         return CANCEL, "cancel-wins", [(CONTINUE, "a cancel was asked before the fault")]
+    if f.fault_kind == "model-changed":
+        why = "its tokens and its text belong to the model it was accepted for"
+        return FAIL, "model-changed", [(CONTINUE, why), (RESTART, why), (REQUEUE, why)]
     if f.deaths >= f.poison_limit:
         why = f"this input ended {f.deaths} workers without one new checkpoint; the limit is {f.poison_limit}"
         return FAIL, "poison-limit", [(CONTINUE, why), (REQUEUE, why)]

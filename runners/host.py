@@ -1,7 +1,8 @@
 """The runner as its engine sees it: pulses, threads, chunk sizes; and the questions that are asked at every pulse.
 
 1. A pulse first proves life, then asks: is the device there, was a cancel asked, does the lease still stand?
-2. The database is asked only when something was committed since the last look, which costs microseconds to find out.
+2. The database is asked only when something was committed since the last look, and at most every `_LOOK_US`: an
+   engine of thousands of units a second would do nothing else.
 3. A lease is renewed from here, by the thread that works; a hung engine's lease runs out.
 """
 
@@ -19,6 +20,7 @@ from store.claims import Fence, renew
 from store.writer import Writer
 
 _WAIT_S: Final = 0.002
+_LOOK_US: Final = 2000
 CANCEL: Final = "cancel"
 DRAIN: Final = "drain"
 
@@ -67,6 +69,7 @@ class EngineHost:
         self._device = device
         self._draining = draining
         self._renew_at = self._clock.mono_us() + lease_us // 3
+        self._look_at = 0
 
     def pulse(self, units: int) -> None:  # noqa: ARG002 -- the protocol tells the size of the step
         """Prove life; raise what must stop the work."""
@@ -74,8 +77,10 @@ class EngineHost:
         self._pulse.beat(now, "busy", self._place)
         if self._device is not None:
             self._device.check()
-        if self._bell.rang():
-            self._look()
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_US
+            if self._bell.rang():
+                self._look()
         if now >= self._renew_at:
             self._renew_at = now + self._lease_us // 3
             self._writer.submit(lambda tx: renew(tx, self._fence, self._lease_us))

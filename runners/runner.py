@@ -343,7 +343,7 @@ def main() -> None:
     paths = Paths(Path(args.data))
     entry = Catalog(paths.models).get(args.model)
     device = SimulatedDevice(paths.sim / f"{args.device}.json") if args.device.startswith("sim-") else None
-    owner = Owner(args.id, args.lane, args.model, args.device, engine_build(entry.engine))
+    owner = Owner(args.id, args.lane, args.model, args.device, engine_build(entry.engine), entry.contract)
     runner = Runner(paths, owner, entry, device)
     signal.signal(signal.SIGTERM, lambda *_: runner.draining.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -29,6 +29,8 @@ class Owner(msgspec.Struct, frozen=True):
     model: str
     device: str
     engine: str
+    contract: str = ""
+    """What the runner's model agrees to; "" is not compared."""
 
 
 class Fence(msgspec.Struct, frozen=True):
@@ -105,6 +107,9 @@ def _next(tx: Tx, owner: Owner, policy: Policy) -> RequestState | None:
     for request_id, reserved in tx.execute(_PICK, (owner.lane, owner.model, tx.now_us)).fetchall():
         state = tx.state(request_id)
         assert state is not None
+        if owner.contract and state.contract != owner.contract:
+            secondlook.model_changed(tx, state, policy, actor=owner.runner)
+            continue
         if owner.lane == "cpu":
             return state
         if blocked and not reserved:

@@ -9,9 +9,9 @@ from typing import Literal
 
 import msgspec
 
-from core import admission
+from core import admission, safepoint
 from core import events as ev
-from core.decision import AdmissionFacts, Decision
+from core.decision import AdmissionFacts, Decision, SafepointFacts
 from core.ledger import overdrawn
 from core.policy import Policy
 from core.state import RequestState
@@ -107,3 +107,20 @@ def _wait(tx: Tx, state: RequestState, decision: Decision, *, actor: str) -> Non
     reservations.give_back(tx, state.id)
     if state.waits_for != decision.rule:
         tx.append(state.id, ev.Replanned(decision.rule, decision), actor=actor)
+
+
+def model_changed(tx: Tx, state: RequestState, policy: Policy, *, actor: str) -> None:
+    """The model was replaced since the request was accepted: going on with another would not be faithful."""
+    assert state.lane is not None
+    facts = SafepointFacts(
+        fault="host",
+        fault_kind="model-changed",
+        lane=state.lane,
+        units=state.units,
+        failover=state.failover,
+        pair="none",
+        cpu_serving=True,
+        deaths=state.deaths,
+        poison_limit=policy.poison_limit,
+    )
+    tx.append(state.id, ev.Failed("model-changed", safepoint.decide(facts)), actor=actor)

@@ -268,3 +268,13 @@ def test_six_processes_race_for_each_request(desk: Desk, paths: Paths) -> None:
     assert len(starts) == 200
     assert {number for _, number in starts} == {1}
     assert desk.verify().ok
+
+
+def test_a_request_of_a_replaced_model_stops_honestly(desk: Desk) -> None:
+    request = desk.admit()
+    other = claims.Owner("r", "gpu", "null", "sim-0", "null/1", contract="of-another-model")
+    assert desk.run(lambda tx: claims.claim(tx, other, 1_000_000)) is None
+    state = desk.state(request)
+    assert state.state == "resumable-error"
+    assert state.failure is not None
+    assert state.failure.rule == "model-changed"
