@@ -6,7 +6,7 @@ import sys
 import time
 
 from bench.machine import describe
-from bench.numbers import Figure, table
+from bench.numbers import HEAD, row
 
 ALL = ("admissions", "lifecycle", "generation", "failover", "replay", "streams", "append")
 
@@ -17,13 +17,12 @@ def main() -> int:
     parser.add_argument("names", nargs="*", choices=[*ALL, []], metavar="NAME", help=", ".join(ALL))
     parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller stores: minutes instead of many")
     given = parser.parse_args()
-    print(f"{describe()}\n", flush=True)
-    figures: list[Figure] = []
+    print(f"{describe()}\n\n{HEAD}", flush=True)
     for name in given.names or ALL:
         began = time.monotonic()
-        figures += importlib.import_module(f"bench.{name}").measure(quick=given.quick)
+        for figure in importlib.import_module(f"bench.{name}").measure(quick=given.quick):
+            print(row(figure), flush=True)
         print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    print(table(figures))
     return 0
 
 

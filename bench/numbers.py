@@ -21,11 +21,10 @@ def percentile(values: Sequence[float], q: float) -> float:
     return ordered[min(len(ordered) - 1, max(0, -(-int(len(ordered) * q) // 100) - 1))]
 
 
-def table(figures: Sequence[Figure]) -> str:
-    """The figures as a Markdown table."""
-    lines = ["| figure | measured | reference, same run | ratio | goal | met |", "|---|---|---|---|---|---|"]
-    lines += [
-        f"| {f.name} | {f.measured} | {f.reference} | {f.ratio} | {f.goal} | {'yes' if f.met else '**no**'} |"
-        for f in figures
-    ]
-    return "\n".join(lines)
+HEAD = "| figure | measured | reference, same run | ratio | goal | met |\n|---|---|---|---|---|---|"
+
+
+def row(figure: Figure) -> str:
+    """A figure as a row of a Markdown table under `HEAD`."""
+    name, measured, reference, ratio, goal, met = figure
+    return f"| {name} | {measured} | {reference} | {ratio} | {goal} | {'yes' if met else '**no**'} |"

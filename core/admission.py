@@ -81,40 +81,61 @@ def _by_memory(f: AdmissionFacts, tokens: int) -> _Ruling:  # noqa: PLR0911 -- o
     assert free is not None
     assert most is not None
     need = f.need.bytes_for(tokens)
-    if need <= free and not f.spilling:
+    unclaimed = max(0, free - f.awaited)
+    if need <= unclaimed and not f.spilling:
         return _Ruling(RUN_GPU, "gpu-ready", ((REROUTE, "the GPU lane can take it"),))
     never = need > most
     short = (
         f"{need} bytes are needed, and the device can never give more than {most}" if never else _short(f, need, free)
     )
     rejected: tuple[tuple[str, str], ...] = ((RUN_GPU, short),)
-    shorter = _shrunk(f, most if never else free)
+    shorter = _shrunk(f, unclaimed)
     ours_return = not never and need <= free + ledger.returning(f.device)
     if shorter is not None and not (ours_return and not f.spilling):
         return _Ruling(SHRINK, "fits-shrunk" if never else "fits-shrunk-now", rejected, shorter)
     no_shrink = (SHRINK, _no_shrink(f))
     if ours_return and not f.spilling:
-        return _Ruling(DELAY, "fits-soon", (*rejected, no_shrink, (REROUTE, "the bytes come back when requests end")))
+        back = f"{ledger.returning(f.device)} bytes come back when requests of ours end"
+        return _Ruling(DELAY, "fits-soon", (*rejected, no_shrink, (REROUTE, back)))
     if not never and not f.spilling and need <= free + ledger.returning(f.device) + f.evictable and f.evictable:
-        return _Ruling(DELAY, "fits-after-eviction", (*rejected, no_shrink, (REROUTE, "an idle model can make room")))
-    part = _part(f, tokens, free)
+        room = f"idle models can make room of {f.evictable} bytes"
+        return _Ruling(DELAY, "fits-after-eviction", (*rejected, no_shrink, (REROUTE, room)))
+    part = _part(f, tokens, unclaimed)
     if part is not None:
         return _Ruling(OFFLOAD, "fits-in-part", (*rejected, no_shrink, (DELAY, "it would not help soon")), part=part)
     rejected = (*rejected, no_shrink, (OFFLOAD, _no_part(f)))
     if never:
         return _elsewhere(f, _Obstacle("never-fits", short), (*rejected, (DELAY, "waiting would not help")))
-    others = "it is not ours to give back" if need > free else "pressure has not been low for long enough yet"
+    others = "nothing that will come back soon is enough"
+    if need <= free:
+        others = "pressure has not been low for long enough yet"
     rule = "no-room" if need > free else "pressure"
     return _elsewhere(f, _Obstacle(rule, short), (*rejected, (DELAY, others)))
 
 
 def _short(f: AdmissionFacts, need: int, free: int) -> str:
-    if need <= free:
+    if need <= free and f.spilling:
         return f"{need} bytes are needed and {free} are free, but memory pressure was high a moment ago"
+    if need <= free:
+        return f"{need} bytes are needed and {free} are free, but requests that came earlier wait for {f.awaited}"
     assert f.device is not None
     others = ledger.foreign(f.device)
     held = "an unknown part is held" if others is None else f"{others} are held"
-    return f"{need} bytes are needed, {free} are free ({need - free} short); {held} by other programs"
+    mine = ledger.ours(f.device)
+    return (
+        f"{need} bytes are needed, {free} are free ({need - free} short); {held} by other programs, {mine} are promised"
+    )
+
+
+def hopeless(facts: AdmissionFacts) -> bool:
+    """Whether waiting could never help: at its shortest the request needs more than the device could ever give."""
+    if facts.device is None or facts.need is None:
+        return False
+    most = ledger.capacity(facts.device)
+    answer = facts.least_units if facts.allow_shrink else facts.max_units
+    least = facts.need.bytes_for(facts.prompt_tokens + min(answer, facts.max_units))
+    parts = [part.load + least - facts.need.load for part in facts.need.parts]
+    return most is not None and min([least, *parts]) > most
 
 
 def _shrunk(f: AdmissionFacts, room: int) -> int | None:
@@ -141,10 +162,15 @@ def _no_part(f: AdmissionFacts) -> str:
 
 
 def _no_shrink(f: AdmissionFacts) -> str:
-    if not f.allow_shrink:
-        return "the request does not allow it"
+    assert f.need is not None
     if f.second_look:
         return "it was accepted at this length"
+    if not f.allow_shrink:
+        return "the request does not allow it"
+    if f.need.token == 0:
+        return "a shorter answer would not need less memory"
+    if f.spilling:
+        return "under memory pressure nothing more is taken, however little"
     return f"an answer of less than {f.least_units} tokens would be left"
 
 
@@ -152,7 +178,8 @@ def _elsewhere(f: AdmissionFacts, obstacle: _Obstacle, rejected: tuple[tuple[str
     """Rules 10 to 13: not on the GPU lane now. Where then?"""
     if f.failover in {"gpu-only", "never"}:
         forbidden = (*rejected, (REROUTE, f"failover is `{f.failover}`"))
-        return _Ruling(DELAY if f.second_look else REFUSE, "gpu-only", forbidden)
+        rule = "never-fits" if obstacle.rule == "never-fits" else "gpu-only"
+        return _Ruling(DELAY if f.second_look else REFUSE, rule, forbidden)
     tokens = f.prompt_tokens + f.max_units
     cpu = _lane_obstacle(f.cpu, tokens, "cpu", accepted=f.second_look) or _host_obstacle(f)
     if cpu is None:
@@ -162,6 +189,8 @@ def _elsewhere(f: AdmissionFacts, obstacle: _Obstacle, rejected: tuple[tuple[str
         return _Ruling(DELAY, obstacle.rule, both)
     if cpu.rule == "host-memory":
         return _Ruling(REFUSE, "host-memory", both)
+    if obstacle.rule == "never-fits" and cpu.rule in {"no-cpu", "too-long-for-cpu"}:
+        return _Ruling(REFUSE, "never-fits", both)
     full = "gpu-queue-full" in obstacle.rule or "cpu-queue-full" in cpu.rule
     return _Ruling(REFUSE, "queue-full" if full else "no-lane", both)
 

@@ -62,6 +62,7 @@ class HostFacts(msgspec.Struct, frozen=True):
     """Never promised: the host must go on living."""
     need: int
     """What the request, and the model if it is not loaded yet, would take."""
+    total: int | None = None
 
 
 class AdmissionFacts(msgspec.Struct, frozen=True, tag="admission", tag_field="kind"):
@@ -84,6 +85,8 @@ class AdmissionFacts(msgspec.Struct, frozen=True, tag="admission", tag_field="ki
     """Memory pressure has passed its upper mark and has not been low for long enough since."""
     evictable: int = 0
     """Bytes that idle models could give back."""
+    awaited: int = 0
+    """Bytes that requests accepted earlier wait for without a promise; they are not passed over."""
     second_look: bool = False
     """Asked again just before the start, with a fresh picture."""
 

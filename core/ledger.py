@@ -4,11 +4,13 @@
     available = total - driver_reserved - headroom - foreign - Σ over holders max(reserved, ours)
 
 1. A byte is promised once: a promise counts from the transaction that made it, before the driver shows it.
-2. What a holder takes beyond its promise counts too (`max`).
+2. What a holder takes beyond its promise counts too (`max`), but not what it gave back since the reading.
 3. Unknown is not zero: without a total nothing is known to be free; without `used` the foreign part is unknown, and
-   what is free is then what the promises leave, less the margin for not seeing.
+   what is free is then what the promises leave, less the margin for not seeing. What a promise has not taken yet hides
+   nobody else's bytes: only what was taken when the device was read is taken off `used`.
 4. A reading older than allowed tightens by the same margin: more may have been taken than it shows.
-5. A cap on *our* use holds beside all that.
+5. A device whose driver cannot be read (`blind`) is promised nothing new, unless policy says so.
+6. A cap on *our* use holds beside all that.
 """
 
 from typing import Literal
@@ -25,6 +27,10 @@ class Holder(msgspec.Struct, frozen=True):
     """The part of it that comes back when its requests end."""
     ours: int | None = None
     """What its processes were seen to hold; None: not told."""
+    released: int = 0
+    """What it gave back since that was seen; the reading still shows it."""
+    taken: int = 0
+    """What of its promise was taken when the device was read, by our own account; counts where `ours` is None."""
 
 
 class DeviceFacts(msgspec.Struct, frozen=True):
@@ -44,21 +50,23 @@ class DeviceFacts(msgspec.Struct, frozen=True):
     max_age_s: float = 5.0
     margin: int = 0
     """Bytes kept back while the device cannot be seen."""
+    blind_takes_work: bool = False
+    """Whether a device that cannot be read may be promised at all."""
 
 
 def ours(facts: DeviceFacts) -> int:
     """Bytes of this service, each holder at the greater of its promise and what was seen."""
-    return sum(max(holder.reserved, holder.ours or 0) for holder in facts.holders)
+    return sum(max(holder.reserved, (holder.ours or 0) - holder.released) for holder in facts.holders)
 
 
 def foreign(facts: DeviceFacts) -> int | None:
     """Bytes held by programs that are not ours; None when the driver does not tell what is used.
 
-    Where the driver tells no use by process, our promises stand for what we use.
+    Where the driver tells no use by process, our own account of what we took stands for it.
     """
     if facts.used is None:
         return None
-    seen = sum(holder.reserved if holder.ours is None else holder.ours for holder in facts.holders)
+    seen = sum(holder.taken if holder.ours is None else holder.ours for holder in facts.holders)
     return max(0, facts.used - seen)
 
 
@@ -76,8 +84,8 @@ def capacity(facts: DeviceFacts) -> int | None:
 
 
 def available(facts: DeviceFacts) -> int | None:
-    """Bytes that may be promised now; None when the total is unknown. Never negative."""
-    if facts.total is None:
+    """Bytes that may be promised now, never negative; None where nothing is to be promised unseen."""
+    if facts.total is None or (facts.state == "blind" and not facts.blind_takes_work):
         return None
     mine = ours(facts)
     free = facts.total - facts.driver_reserved - facts.headroom - (foreign(facts) or 0) - mine

@@ -46,6 +46,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A device reading older than this is not trusted to show what others hold."""
     unseen_margin_bytes: Annotated[int, msgspec.Meta(ge=0)] = 512 << 20
     """Bytes kept back, beside the headroom, while what others hold cannot be seen."""
+    blind_takes_work: bool = False
+    """Whether a device whose driver cannot be read takes new work; what runs there may finish in any case."""
     host_floor: Annotated[float, msgspec.Meta(ge=0, le=0.9)] = 0.10
     """Share of the host's memory that the CPU lane never touches."""
     pressure_high: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.95
@@ -56,12 +58,12 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long pressure must stay low before new work returns."""
     shrink_floor: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.5
     """Least share of the asked answer length to which a request that allows it may be shortened."""
-    device_bandwidth: Positive = 300e9
-    """Bytes a second that the device reads from its own memory; expected speeds of partial placements rest on it."""
-    host_bandwidth: Positive = 20e9
-    """Bytes a second that the CPU reads from the host's memory."""
-    disk_bandwidth: Positive = 1e9
-    """Bytes a second that mapped weights are read from the disk with, where they do not fit into memory."""
+    device_gb_per_s: Positive = 300.0
+    """GB (10^9 bytes) a second that the device reads from its memory; speeds of partial placements rest on it."""
+    host_gb_per_s: Positive = 20.0
+    """GB a second that the CPU reads from the host's memory."""
+    disk_gb_per_s: Positive = 1.0
+    """GB a second that mapped weights are read from the disk with, where they do not fit into memory."""
     evict_period_s: Positive = 10.0
     """Least time between two evictions on one device."""
     release_wait_s: Positive = 5.0

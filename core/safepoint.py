@@ -66,7 +66,7 @@ def _same_lane(f: SafepointFacts) -> _Ruling | None:
     """Rules 5 and 6: the lane it was on is the place to go on."""
     if f.lane == "cpu":
         return REQUEUE, "cpu-worker-lost", [(RESTART, _restart_reason(f))]
-    if f.fault_kind == "service-stopped":
+    if f.fault_kind == "service-stopped" and f.fault != "size":
         return REQUEUE, "service-restarted", [(CONTINUE, "the GPU lane is not to blame"), (RESTART, _restart_reason(f))]
     return None
 

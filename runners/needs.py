@@ -52,7 +52,8 @@ def need_of(tx: Sees, entry: ModelEntry, settings: Settings, engine: str) -> Mod
 def _parts(settings: Settings, layers: int, weights: int, fixed: int, read: int) -> tuple[Part, ...]:
     """Three, two and one quarter of the layers on the device. `read` is what each token reads in all, in bytes."""
     policy = settings.policy
-    bandwidths = Bandwidths(policy.device_bandwidth, policy.host_bandwidth, policy.disk_bandwidth)
+    rates = (policy.device_gb_per_s, policy.host_gb_per_s, policy.disk_gb_per_s)
+    bandwidths = Bandwidths(*(rate * 1e9 for rate in rates))
     free = observe_host().available
     found = []
     for quarter in _QUARTERS:

@@ -17,7 +17,7 @@ from core.ledger import available
 from core.policy import Policy
 from core.residency import ModelFacts, ResidencyFacts, Step, plan
 from runners.children import Child
-from store import reservations
+from store import promises, reservations
 from store.clock import Clock
 from store.journal import Look, Tx
 
@@ -162,7 +162,7 @@ class Residents:
         def unit(tx: Tx) -> None:
             holder = reservations.process_of(model)
             held = reservations.promised(tx, holder) or 0
-            reservations.give_back(tx, holder)
+            promises.give_back(tx, holder)
             tx.execute("UPDATE lanes SET gpu_layers=NULL WHERE lane='gpu' AND model=?", (model,))
             missing = 0 if known else (listed or held)
             tx.append(f"model-{model}", ev.Evicted(model, device, held, missing), actor="supervisor")

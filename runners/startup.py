@@ -138,6 +138,7 @@ def recover(tx: Tx, settings: Settings, models: list[ModelEntry], specs: list[Ru
     tx.execute("DELETE FROM lanes")
     tx.execute("DELETE FROM service WHERE key='draining'")
     tx.execute("DELETE FROM reservations")
+    tx.execute("DELETE FROM releases")
     entries = {entry.id: entry for entry in models}
     for spec in specs:
         put_lane(tx, _lane(tx, settings, entries[spec.model], spec))
@@ -161,6 +162,7 @@ def _lane(tx: Tx, settings: Settings, entry: ModelEntry, spec: RunnerSpec) -> La
         token_bytes=need.token,
         need_basis=need.basis,
         resident=spec.lane == "cpu",
+        pinned=entry.id in settings.pinned,
         layers=need.layers,
         parts=need.parts if spec.lane == "gpu" else (),
     )

@@ -38,7 +38,7 @@ from runners.clocks import Clocks, device_back
 from runners.devices.base import OUT
 from runners.process import adopt_orphans, oom_kills, resident_bytes
 from runners.residents import Residents
-from store import failover
+from store import failover, promises
 from store.clock import boot_id
 from store.database import Paths, checkpoint, default_root, migrate, read_engine, write_engine
 from store.gate import Gate
@@ -52,6 +52,7 @@ log = logging.getLogger("failsoft")
 TICK_S: Final = 0.05
 _CLOCKS_EVERY: Final = 4
 _BEATS_EVERY: Final = 20
+_RELEASES_KEPT_US: Final = 120_000_000
 _CHECKPOINT_S: Final = 20.0
 _WEB_GRACE_S: Final = 2.0
 _CRASHES: Final = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
@@ -352,6 +353,7 @@ class Supervisor:
             for phase, rss, at, name in rows:
                 state = "starting" if phase == "unused" else phase
                 tx.execute("UPDATE runners SET state=?, rss_bytes=?, beat_us=? WHERE id=?", (state, rss, at, name))
+            promises.forget_releases(tx, now - _RELEASES_KEPT_US)
 
         self._later(unit)
 

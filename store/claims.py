@@ -54,9 +54,13 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 _PICK: Final = (
-    "SELECT id, EXISTS (SELECT 1 FROM reservations WHERE holder = requests.id) FROM requests "  # noqa: S608 -- constants
+    "SELECT id, turn_us FROM requests "  # noqa: S608 -- constants
     f"WHERE {CLAIMABLE_SQL} AND lane=? AND model=? AND (not_before_us IS NULL OR not_before_us<=?) "
-    "ORDER BY turn_us LIMIT 16"
+    "AND (turn_us, id) > (?, ?) "
+)
+_FIRST: Final = _PICK + "ORDER BY turn_us, id LIMIT 1"
+_FIRST_PROMISED: Final = (
+    _PICK + "AND EXISTS (SELECT 1 FROM reservations WHERE holder = requests.id) ORDER BY turn_us, id LIMIT 1"
 )
 _DEFAULTS: Final = Policy()
 
@@ -100,11 +104,19 @@ def _out(tx: Tx, device: str) -> bool:
 def _next(tx: Tx, owner: Owner, policy: Policy) -> RequestState | None:
     """The first in turn that may start now.
 
-    On the GPU lane each is looked at once more. One that has to wait for memory is not overtaken by another that
-    has no promise either, so a large request is not starved by small ones.
+    On the GPU lane each is looked at once more. One that waits for bytes of ours to come back is not overtaken by
+    another that has no promise either, so a large request is not starved by small ones; those that hold a promise
+    start, and it is they who give back.
     """
-    blocked = False
-    for request_id, reserved in tx.execute(_PICK, (owner.lane, owner.model, tx.now_us)).fetchall():
+    if owner.lane == "gpu" and _leaving(tx, owner):
+        return None
+    blocked, after = False, (-1, "")
+    while True:
+        sql = _FIRST_PROMISED if blocked else _FIRST
+        row = tx.execute(sql, (owner.lane, owner.model, tx.now_us, *after)).fetchone()
+        if row is None:
+            return None
+        request_id, after = row[0], (row[1], row[0])
         state = tx.state(request_id)
         assert state is not None
         if owner.contract and state.contract != owner.contract:
@@ -112,14 +124,17 @@ def _next(tx: Tx, owner: Owner, policy: Policy) -> RequestState | None:
             continue
         if owner.lane == "cpu":
             return state
-        if blocked and not reserved:
-            continue
         match secondlook.look(tx, state, policy, actor=owner.runner):
             case "go":
                 return tx.state(request_id)
             case "wait":
                 blocked = True
-    return None
+
+
+def _leaving(tx: Tx, owner: Owner) -> bool:
+    """Whether the owner's model was told to make room; its runner ends and must not take up anything more."""
+    row = tx.execute("SELECT resident FROM lanes WHERE lane='gpu' AND model=?", (owner.model,)).fetchone()
+    return row is not None and not row[0]
 
 
 def device_epoch(tx: Tx, device: str) -> int:

@@ -39,6 +39,8 @@ class LaneRow(msgspec.Struct, frozen=True):
     """Layers of the model; 0: not known, or none."""
     parts: tuple[Part, ...] = ()
     """How it could be placed on the device in part, most layers first."""
+    pinned: bool = False
+    """Never unloaded to make room."""
 
 
 def lane_row(tx: Tx, lane: Lane, model: str) -> LaneRow | None:
@@ -54,12 +56,12 @@ def put_lane(tx: Tx, row: LaneRow) -> None:
     """Set a lane up, or replace what was there."""
     tx.execute(
         "INSERT INTO lanes (lane, model, serving, out_reason, context, device, engine, contract, load_bytes, "
-        "token_bytes, need_basis, resident, layers, parts, since_us) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
+        "token_bytes, need_basis, resident, layers, parts, pinned, since_us) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
         "ON CONFLICT (lane, model) DO UPDATE SET serving=excluded.serving, "
         "out_reason=excluded.out_reason, context=excluded.context, device=excluded.device, engine=excluded.engine, "
         "contract=excluded.contract, load_bytes=excluded.load_bytes, token_bytes=excluded.token_bytes, "
         "need_basis=excluded.need_basis, resident=excluded.resident, "
-        "layers=excluded.layers, parts=excluded.parts, since_us=excluded.since_us",
+        "layers=excluded.layers, parts=excluded.parts, pinned=excluded.pinned, since_us=excluded.since_us",
         (
             row.lane,
             row.model,
@@ -75,6 +77,7 @@ def put_lane(tx: Tx, row: LaneRow) -> None:
             int(row.resident),
             row.layers,
             msgspec.json.encode(row.parts).decode(),
+            int(row.pinned),
             tx.now_us,
         ),
     )

@@ -12,6 +12,7 @@ from core.events import Recorded
 from core.lanes import turn_us
 from core.machine import apply
 from core.state import RequestState
+from store import promises
 
 if TYPE_CHECKING:
     from store.journal import Tx
@@ -86,7 +87,7 @@ def advance(tx: "Tx", before: RequestState | None, record: Recorded) -> RequestS
     assert changed == 1, f"projection of {after.id} is not at version {before.version}"
     if before.lane == "gpu" and (after.lane != "gpu" or (after.settled_us is not None and before.settled_us is None)):
         # The promise ends with the stay on the GPU lane, in the transaction that ends it.
-        tx.execute("DELETE FROM reservations WHERE holder=?", (after.id,))
+        promises.give_back(tx, after.id)
     return after
 
 

@@ -2,7 +2,8 @@
 
 1. `model:<id>` is the process of a resident model; a request's id is the bytes of its own tokens.
 2. A request's promise ends with its state (`projections` sees to that); a process's ends when its bytes were seen to
-   come back, or after a bounded wait that is recorded.
+   come back, or after a bounded wait that is recorded. Until then they stay promised as `leaving:<id>`, so that the
+   same model may be promised anew beside its leaving process, and never in its place.
 3. What a process is seen to hold is compared with its promise and those of its requests together.
 """
 
@@ -29,6 +30,20 @@ def process_of(model: str) -> str:
     return f"model:{model}"
 
 
+def leaving_of(model: str) -> str:
+    """The holder's name of a model's process that was told to make room."""
+    return f"leaving:{model}"
+
+
+def leave(tx: Tx, model: str) -> None:
+    """The model's process is to go: its promise stays until its bytes are back, and serves nobody any more."""
+    tx.execute(
+        "UPDATE OR REPLACE reservations SET holder=?, kind='leaving' WHERE holder=?",
+        (leaving_of(model), process_of(model)),
+    )
+    tx.execute("UPDATE lanes SET resident=0, gpu_layers=NULL WHERE lane='gpu' AND model=?", (model,))
+
+
 def promise(tx: Tx, device: str, holder: str, model: str, size: int) -> None:
     """Promise bytes of a device; a holder has one promise, which this replaces."""
     kind = "process" if holder.startswith("model:") else "request"
@@ -39,11 +54,6 @@ def promised(tx: Sees, holder: str) -> int | None:
     """Bytes promised to a holder, or None."""
     row = tx.execute("SELECT bytes FROM reservations WHERE holder=?", (holder,)).fetchone()
     return int(row[0]) if row else None
-
-
-def give_back(tx: Tx, holder: str) -> None:
-    """End a promise, if there is one."""
-    tx.execute("DELETE FROM reservations WHERE holder=?", (holder,))
 
 
 def need_of(tx: Sees, lane: Lane, model: str) -> Need | None:
@@ -70,18 +80,20 @@ def device_facts(tx: Sees, device: str, policy: Policy, *, without: str | None =
         return None
     state, total, at_us, document = row
     reading: dict[str, Any] = msgspec.json.decode(document) if document else {}
+    total = reading.get("total") or total
     return DeviceFacts(
         id=device,
         state="lost" if state != "ok" else _state(reading),
-        total=reading.get("total") or total,
+        total=total,
         driver_reserved=reading.get("reserved") or 0,
         used=reading.get("used"),
         headroom=policy.headroom_bytes,
-        holders=_holders(tx, device, reading, without),
+        holders=_holders(tx, device, reading, without, at_us or 0),
         cap=policy.device_cap_bytes,
         age_s=None if at_us is None else max(0, tx.now_us - at_us) / 1e6,
         max_age_s=policy.reading_max_age_s,
         margin=min(policy.unseen_margin_bytes, (total or 0) // 8),
+        blind_takes_work=policy.blind_takes_work,
     )
 
 
@@ -90,7 +102,7 @@ def _state(reading: dict[str, Any]) -> Any:
     return state if state in {"ok", "blind", "lost"} else "unknown"
 
 
-def _holders(tx: Sees, device: str, reading: dict[str, Any], without: str | None) -> tuple[Holder, ...]:
+def _holders(tx: Sees, device: str, reading: dict[str, Any], without: str | None, read_us: int) -> tuple[Holder, ...]:
     """One holder per model: its process and its requests, and what its processes were seen to hold together."""
     by_model: dict[str, tuple[int, int]] = {}
     for holder, model, kind, size in tx.execute(
@@ -99,11 +111,32 @@ def _holders(tx: Sees, device: str, reading: dict[str, Any], without: str | None
         if holder == without:
             continue
         reserved, returns = by_model.get(model, (0, 0))
-        by_model[model] = (reserved + size, returns + (size if kind == "request" else 0))
+        by_model[model] = (reserved + size, returns + (0 if kind == "process" else size))
     seen = _seen(tx, device, reading)
-    return tuple(
-        Holder(model, *by_model.get(model, (0, 0)), seen.get(model)) for model in sorted(by_model.keys() | seen.keys())
+    released = dict(
+        tx.execute(
+            "SELECT model, sum(bytes) FROM releases WHERE device=? AND at_us>=? GROUP BY model", (device, read_us)
+        ).fetchall()
     )
+    taken = {} if by_model.keys() <= seen.keys() else _taken(tx, device, read_us)
+    names = sorted(by_model.keys() | seen.keys() | released.keys())
+    return tuple(
+        Holder(name, *by_model.get(name, (0, 0)), seen.get(name), released.get(name, 0), taken.get(name, 0))
+        for name in names
+    )
+
+
+_TAKEN: Final = (
+    "SELECT v.model, sum(v.bytes) FROM reservations v WHERE v.device=? AND CASE v.kind WHEN 'request' THEN EXISTS "
+    "(SELECT 1 FROM requests q WHERE q.id=v.holder AND q.running=1 AND json_extract(q.doc, '$.started_us')<=?) "
+    "ELSE EXISTS (SELECT 1 FROM runners n JOIN events e ON e.stream='runner-'||n.id AND e.type='RunnerLoaded' "
+    "WHERE n.model=v.model AND n.device=v.device AND e.at_us<=?) END GROUP BY v.model"
+)
+
+
+def _taken(tx: Sees, device: str, read_us: int) -> dict[str, int]:
+    """Promised bytes by model that our runners had taken by then, where the driver does not tell."""
+    return dict(tx.execute(_TAKEN, (device, read_us, read_us)).fetchall())
 
 
 def _seen(tx: Sees, device: str, reading: dict[str, Any]) -> dict[str, int]:
@@ -131,11 +164,31 @@ def spilling(tx: Sees, device: str) -> bool:
     return bool(row and row[0])
 
 
+_FIRST_COME: Final = (
+    "SELECT q.model, sum(q.prompt + q.most) FROM (SELECT model, json_extract(doc, '$.prompt_tokens') AS prompt, "
+    "json_extract(doc, '$.max_units') AS most, json_extract(doc, '$.waits_for') AS rule FROM requests "
+    "WHERE lane='gpu' AND running=0 AND cancel_asked=0 AND state IN ('admitted','checkpointed') AND id<>? "
+    "AND NOT EXISTS (SELECT 1 FROM reservations v WHERE v.holder=requests.id)) q "
+    "JOIN lanes l ON l.lane='gpu' AND l.model=q.model AND l.device=? "
+    "WHERE q.rule IN ('fits-soon','fits-after-eviction') GROUP BY q.model"
+)
+
+
+def awaited(tx: Sees, device: str, request_id: str) -> int:
+    """Bytes that requests accepted earlier wait for without a promise; nobody new is to pass them over."""
+    total = 0
+    for model, tokens in tx.execute(_FIRST_COME, (request_id, device)).fetchall():
+        need = need_of(tx, "gpu", model)
+        total += need.bytes_for(tokens) if need is not None else 0
+    return total
+
+
 def evictable(tx: Sees, device: str, model: str) -> int:
-    """Bytes that idle models other than this one could give back."""
+    """Bytes that idle models other than this one could give back; those that are pinned could not."""
     row = tx.execute(
         "SELECT coalesce(sum(bytes), 0) FROM reservations r "
         "WHERE device=? AND kind='process' AND model<>? AND NOT EXISTS "
+        "(SELECT 1 FROM lanes l WHERE l.lane='gpu' AND l.model=r.model AND l.pinned=1) AND NOT EXISTS "
         "(SELECT 1 FROM requests q WHERE q.lane='gpu' AND q.model=r.model AND "
         "q.state IN ('admitted','running-gpu','checkpointed','rerouted-cpu'))",
         (device, model),

@@ -3,6 +3,7 @@
 1. A request with a promise starts, unless what others took meanwhile leaves less than nothing: then it is decided anew.
 2. A request that was delayed gets its promise now, if the bytes are there.
 3. Whatever changes is written with the whole new picture; what stays as it was is not written again.
+4. Who waits for bytes of ours that come back keeps its place: nobody passes it. Who waits for what others hold is passed.
 """
 
 from typing import Literal
@@ -15,10 +16,10 @@ from core.decision import AdmissionFacts, Decision, SafepointFacts
 from core.ledger import overdrawn
 from core.policy import Policy
 from core.state import RequestState
-from store import laneviews, reservations
+from store import laneviews, promises, reservations
 from store.journal import Tx
 
-Outcome = Literal["go", "wait", "moved"]
+Outcome = Literal["go", "wait", "stuck", "moved"]
 
 
 def facts_for(
@@ -31,6 +32,7 @@ def facts_for(
     cpu_need = reservations.need_of(tx, "cpu", model)
     draining = tx.execute("SELECT value FROM service WHERE key='draining'").fetchone()
     tokens = prompt_tokens + max_units
+    takes = gpu is not None and need is not None and need.bytes_for(tokens) > 0
     return AdmissionFacts(
         prompt_tokens=prompt_tokens,
         max_units=max_units,
@@ -43,6 +45,7 @@ def facts_for(
         host=reservations.host_facts(tx, policy, cpu_need.token * tokens) if cpu_need else None,
         spilling=reservations.spilling(tx, gpu.device) if gpu and accounted else False,
         evictable=reservations.evictable(tx, gpu.device, model) if gpu and need and need.load else 0,
+        awaited=reservations.awaited(tx, gpu.device, request_id) if gpu and takes else 0,
     )
 
 
@@ -62,15 +65,17 @@ def keep_promise(tx: Tx, request_id: str, model: str, decision: Decision, tokens
 
 
 def look(tx: Tx, state: RequestState, policy: Policy, *, actor: str) -> Outcome:
-    """Whether the request may start on the GPU lane now. `moved`: it went to the CPU lane instead."""
+    """Whether the request may start on the GPU lane now.
+
+    `moved`: it went to the CPU lane instead. `wait`: bytes of ours will come back. `stuck`: others hold them.
+    """
     need = reservations.need_of(tx, "gpu", state.model)
-    if need is None or need.token == 0:
-        return "go"
     tokens = state.prompt_tokens + state.max_units
-    held = reservations.promised(tx, state.id)
+    if need is None or need.bytes_for(tokens) == 0:
+        return "go"
     gpu = laneviews.lane_row(tx, "gpu", state.model)
     assert gpu is not None
-    if held is not None:
+    if need.load == 0 and reservations.promised(tx, state.id) is not None:
         picture = reservations.device_facts(tx, gpu.device, policy)
         if picture is None or not overdrawn(picture):
             return "go"
@@ -83,7 +88,10 @@ def look(tx: Tx, state: RequestState, policy: Policy, *, actor: str) -> Outcome:
         policy=policy,
         request_id=state.id,
     )
-    decision = admission.decide(_again(facts, units=state.units))
+    failover = state.failover if _may_move(tx, state) else "never"
+    decision = admission.decide(
+        msgspec.structs.replace(facts, second_look=True, draining=False, failover=failover, awaited=0)
+    )
     match decision.action:
         case admission.RUN_GPU | admission.OFFLOAD:
             keep_promise(tx, state.id, state.model, decision, tokens)
@@ -93,18 +101,32 @@ def look(tx: Tx, state: RequestState, policy: Policy, *, actor: str) -> Outcome:
             return "moved"
         case _:
             _wait(tx, state, decision, actor=actor)
-            return "wait"
+            return "wait" if decision.rule in {"fits-soon", "fits-after-eviction"} else "stuck"
 
 
-def _again(facts: AdmissionFacts, units: int) -> AdmissionFacts:
-    # A request under way goes back only where its units allow it; the safe-point rules are asked for that elsewhere.
-    failover = facts.failover if units == 0 or facts.failover != "boundary" else "never"
-    return msgspec.structs.replace(facts, second_look=True, draining=False, failover=failover)
+def _may_move(tx: Tx, state: RequestState) -> bool:
+    """Whether what was shown lets it go on at the CPU lane: asked of the rules that decide it after a fault."""
+    if state.units == 0:
+        return True
+    cpu = laneviews.lane_row(tx, "cpu", state.model)
+    alike = cpu is not None and cpu.contract == state.contract
+    facts = SafepointFacts(
+        fault="slow",
+        fault_kind="no-room",
+        lane="gpu",
+        units=state.units,
+        failover=state.failover,
+        pair=laneviews.pair(tx, state.model) if alike else "none",
+        cpu_serving=cpu is not None and cpu.serving,
+        deaths=0,
+        poison_limit=1,
+    )
+    return safepoint.decide(facts).action == safepoint.CONTINUE
 
 
 def _wait(tx: Tx, state: RequestState, decision: Decision, *, actor: str) -> None:
     """Give the promise back and say why it waits, once for each reason."""
-    reservations.give_back(tx, state.id)
+    promises.give_back(tx, state.id)
     if state.waits_for != decision.rule:
         tx.append(state.id, ev.Replanned(decision.rule, decision), actor=actor)
 

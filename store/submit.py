@@ -76,9 +76,11 @@ def submit(tx: Tx, sub: Submission, policy: Policy) -> Submitted:
 
 
 def _may_help(decision: Decision) -> bool:
-    """Whether trying again can change a refusal: not where the only lane wanted is absent or too small."""
+    """Whether trying again can change a refusal: not where the only lane wanted is absent, or could never hold it."""
     facts = decision.facts
     assert isinstance(facts, AdmissionFacts)
+    if decision.rule == "never-fits":
+        return not admission.hopeless(facts)
     if decision.rule != "gpu-only":
         return True
     return facts.gpu.present and facts.prompt_tokens + facts.max_units <= facts.gpu.context

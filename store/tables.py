@@ -107,6 +107,7 @@ lanes = Table(
     Column("token_bytes", BigInteger, nullable=False, server_default="0"),
     Column("need_basis", Text, nullable=False, server_default="formula"),
     Column("resident", Integer, nullable=False, server_default="1"),
+    Column("pinned", Integer, nullable=False, server_default="0"),
     Column("layers", Integer, nullable=False, server_default="0"),
     Column("gpu_layers", Integer),
     Column("parts", Text, nullable=False, server_default="[]"),
@@ -124,6 +125,17 @@ reservations = Table(
     Column("created_us", BigInteger, nullable=False),
     Index("ix_reservations_device", "device"),
     sqlite_with_rowid=False,
+)
+
+releases = Table(
+    "releases",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("device", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    Index("ix_releases_device", "device", "at_us"),
 )
 
 learned = Table(

@@ -77,6 +77,7 @@ STATEMENTS = (
         token_bytes BIGINT DEFAULT '0' NOT NULL,
         need_basis TEXT DEFAULT 'formula' NOT NULL,
         resident INTEGER DEFAULT '1' NOT NULL,
+        pinned INTEGER DEFAULT '0' NOT NULL,
         layers INTEGER DEFAULT '0' NOT NULL,
         gpu_layers INTEGER,
         parts TEXT DEFAULT '[]' NOT NULL,
@@ -110,6 +111,15 @@ STATEMENTS = (
         doc TEXT NOT NULL,
         PRIMARY KEY (device)
     )""",
+    """CREATE TABLE releases (
+        id INTEGER NOT NULL,
+        device TEXT NOT NULL,
+        model TEXT NOT NULL,
+        bytes BIGINT NOT NULL,
+        at_us BIGINT NOT NULL,
+        PRIMARY KEY (id)
+    )""",
+    """CREATE INDEX ix_releases_device ON releases (device, at_us)""",
     """CREATE TABLE requests (
         id TEXT NOT NULL,
         owner TEXT NOT NULL,
