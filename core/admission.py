@@ -5,14 +5,15 @@ In this order; the first rule that applies decides:
 1.  `draining`           the service is stopping: refuse, for a while.
 2.  `too-long`           no lane could ever hold prompt and answer: refuse, for good.
 3.  what keeps it off the GPU lane at all: `no-gpu`, `gpu-out`, `too-long-for-gpu`, `gpu-queue-full`: rules 10 to 13.
-4.  `device-unseen`      the device cannot be read and its size is unknown: nothing is promised there: rules 10 to 13.
-5.  `gpu-ready`          memory is not accounted there, or the bytes are free: run there.
+4.  `device-unseen`      the device cannot be read, or its size is unknown: nothing is promised there: rules 10 to 13.
+5.  `gpu-ready`          memory is not accounted there, or the bytes are free and nobody waits for them: run there.
 6.  `fits-shrunk`, `fits-shrunk-now`   a shorter answer, as short as the request allows, fits where the whole cannot,
                          or cannot now because of what others hold: shrink.
 7.  `fits-soon`, `fits-after-eviction`   our own requests end, or an idle model makes room: delay.
 8.  `fits-in-part`       with fewer layers on the device the model fits into what is free: offload.
 9.  `never-fits`, `no-room`, `pressure`   more than the device could ever give, or than it can give now: rules 10 to 13.
-10. `gpu-only`           the caller wants the GPU or nothing (`gpu-only`, `never`): refuse.
+10. `gpu-only`           the caller wants the GPU or nothing (`gpu-only`, `never`): refuse. What can never fit keeps its
+                         rule, `never-fits`, here and where no CPU lane could ever take it: no time is named then.
 11. the CPU lane can take it, by the name of what kept it off the GPU: reroute.
 12. `host-memory`        the CPU lane would exhaust the host: refuse.
 13. `queue-full`, `no-lane`   there is no place, or nothing serves: refuse, for a while.
@@ -84,9 +85,11 @@ def _by_memory(f: AdmissionFacts, tokens: int) -> _Ruling:  # noqa: PLR0911 -- o
     unclaimed = max(0, free - f.awaited)
     if need <= unclaimed and not f.spilling:
         return _Ruling(RUN_GPU, "gpu-ready", ((REROUTE, "the GPU lane can take it"),))
-    never = need > most
+    never = need + f.need.held > most
     short = (
-        f"{need} bytes are needed, and the device can never give more than {most}" if never else _short(f, need, free)
+        f"{need} bytes are needed, and the device can never give more than {most - f.need.held}"
+        if never
+        else _short(f, need, free)
     )
     rejected: tuple[tuple[str, str], ...] = ((RUN_GPU, short),)
     shorter = _shrunk(f, unclaimed)
@@ -135,7 +138,7 @@ def hopeless(facts: AdmissionFacts) -> bool:
     answer = facts.least_units if facts.allow_shrink else facts.max_units
     least = facts.need.bytes_for(facts.prompt_tokens + min(answer, facts.max_units))
     parts = [part.load + least - facts.need.load for part in facts.need.parts]
-    return most is not None and min([least, *parts]) > most
+    return most is not None and min([least, *parts]) + facts.need.held > most
 
 
 def _shrunk(f: AdmissionFacts, room: int) -> int | None:

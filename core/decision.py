@@ -49,6 +49,9 @@ class Need(msgspec.Struct, frozen=True):
     parts: tuple[Part, ...] = ()
     """How the model could be placed in part, most layers first; empty when it is resident or its engine cannot."""
 
+    held: int = 0
+    """What the model's process was promised already."""
+
     def bytes_for(self, tokens: int) -> int:
         """Bytes for the model, if it is not there yet, and so many tokens."""
         return self.load + self.token * tokens

@@ -64,8 +64,8 @@ def need_of(tx: Sees, lane: Lane, model: str) -> Need | None:
     if row is None or (row[0] == 0 and row[1] == 0):
         return None
     load, token, basis, parts = row
-    if lane == "gpu" and promised(tx, process_of(model)) is not None:
-        return Need(0, token, basis)
+    if lane == "gpu" and (held := promised(tx, process_of(model))) is not None:
+        return Need(0, token, basis, held=held)
     return Need(load, token, basis, _parts(parts))
 
 

@@ -1,6 +1,6 @@
 """Is the record whole? The chain link by link, every transition by the table, every projection rebuilt and compared.
 
-Names the first bad seq. A cut tail is found by the anchors: (seq, hash) lines written to a file of their own from time
+Every prompt and output is compared with its digest in the chain (`store.keepsakes`). Names the first bad seq. A cut tail is found by the anchors: (seq, hash) lines written to a file of their own from time
 to time, since a chain alone cannot show what was cut off its end. A line there that is not whole is no anchor.
 """
 
@@ -19,6 +19,7 @@ from core.machine import apply
 from core.state import RequestState
 from store.database import Paths, read_engine
 from store.journal import FIELDS, REQUEST_TYPES, chain, record_of
+from store.keepsakes import misfit
 from store.projections import columns
 
 _ANCHOR: Final = re.compile(r"^(\d+) ([0-9a-f]{64})$", re.MULTILINE)
@@ -65,9 +66,19 @@ def verify(paths: Paths) -> Verdict:
             devices: dict[str, _Device] = {}
             seq, link = _chain(driver, _anchors(paths), states, devices)
             _projections(driver, states, devices, seq)
+            _contents(driver, states, seq)
         except _Broken as broken:
             return Verdict(broken.seq - 1 if seq == 0 else seq, len(states), link, broken.seq, broken.problem)
         return Verdict(seq, len(states), link)
+
+
+def _contents(driver: sqlite3.Connection, states: dict[str, RequestState], seq: int) -> None:
+    try:
+        found = misfit(driver, states)
+    except sqlite3.Error as error:
+        raise _Broken(seq, f"the contents cannot be read: {error}") from error
+    if found is not None:
+        raise _Broken(*found)
 
 
 def _anchors(paths: Paths) -> dict[int, str]:
@@ -103,6 +114,8 @@ def _chain(
             raise _Broken(seq, f"event {seq} does not match the anchor that was written when it was new")
         _follow(fields, versions, states, devices)
     head = driver.execute("SELECT seq, hash FROM head WHERE id = 1").fetchone()
+    if head[0] == seq and head[1] != link:
+        raise _Broken(seq, f"the head's hash is not that of event {seq}, the last one: it was changed")
     if head != (seq, link):
         raise _Broken(seq + 1, f"the journal ends at {seq}, but its head says {head[0]}: the tail was cut")
     last = max(anchors, default=0)

@@ -26,7 +26,7 @@ from web.api.answers import (
     text_param,
     wait_param,
 )
-from web.services import OWNER, Services
+from web.services import OWNER, Services, of_app
 from web.views import request_view
 
 DEFAULT_PAGE: Final = 50
@@ -67,8 +67,9 @@ async def take_in(services: Services, value: Any, key: str | None) -> Submitted:
 
 
 @post("/api/requests")
-async def create(request: Call, services: NamedDependency[Services]) -> Response[bytes]:
+async def create(request: Call) -> Response[bytes]:
     """Accept a request: 202 once it is durable. `Prefer: wait=N` waits for it to settle."""
+    services = of_app(request.app.state)  # the busiest call: resolving a dependency costs as much as a commit's share
     policy = services.settings.policy
     key = admit.read_key(request.headers.get("idempotency-key"))
     value = admit.read_json(await read_raw(request, policy.max_body_bytes))

@@ -17,7 +17,7 @@ WIDTH: Final = 1000
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A part of a bar; `tone` is one of `ours`, `foreign`, `promised`, `unknown`."""
+    """A part of a bar; `tone` is one of `ours`, `foreign`, `promised`, `kept`, `unknown`."""
 
     x: float
     width: float
@@ -67,7 +67,7 @@ def device_bars(
     if not total:
         return Bars((), numbers, summary)
     pieces = [("promised", held or 0, f"{name}: {size(held)}") for name, held in promised]
-    left = _row(pieces, total) if given is not None else _unknown("Promised")
+    left = stacked(pieces, total) if given is not None else _unknown("Promised")
     bars = (Bar("Promised", left), Bar("Observed", _observed(total, used, ours, foreign)))
     return Bars(bars, numbers, summary)
 
@@ -87,7 +87,7 @@ def host_bars(reading: Mapping[str, Any] | None) -> Bars:
     summary = f"In use {size(used)} of {size(total)}"
     if not total:
         return Bars((), numbers, summary)
-    row = _unknown("In use") if used is None else _row([("ours", used, f"In use: {size(used)}")], total)
+    row = _unknown("In use") if used is None else stacked([("ours", used, f"In use: {size(used)}")], total)
     return Bars((Bar("Observed", row),), numbers, summary)
 
 
@@ -95,12 +95,13 @@ def _observed(total: int, used: int | None, ours: int | None, foreign: int | Non
     if used is None:
         return _unknown("In use")
     if ours is None:
-        return _row([("unknown", used, f"In use, by whom is unknown: {size(used)}")], total)
+        return stacked([("unknown", used, f"In use, by whom is unknown: {size(used)}")], total)
     rest = used - ours if foreign is None else foreign
-    return _row([("ours", ours, f"Ours: {size(ours)}"), ("foreign", rest, f"Foreign: {size(rest)}")], total)
+    return stacked([("ours", ours, f"Ours: {size(ours)}"), ("foreign", rest, f"Foreign: {size(rest)}")], total)
 
 
-def _row(pieces: Sequence[tuple[str, int, str]], total: int) -> tuple[Segment, ...]:
+def stacked(pieces: Sequence[tuple[str, int, str]], total: int) -> tuple[Segment, ...]:
+    """(tone, bytes, label) one after the other, on a scale of `total` bytes; what goes beyond it is cut."""
     x, row = 0.0, []
     for tone, held, label in pieces:
         width = max(0.0, min(WIDTH - x, WIDTH * held / total))

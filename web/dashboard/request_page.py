@@ -14,6 +14,7 @@ from core.words import ACTIVE
 from store.contents import Spec
 from store.reads import Reader
 from web.dashboard.moves import Turn, turns
+from web.dashboard.pictures import Picture, pictures
 from web.dashboard.spans import Course, course
 from web.dashboard.timeline import Group, timeline
 from web.dashboard.travel import Travel, travel
@@ -86,6 +87,7 @@ class RequestPage(msgspec.Struct, frozen=True):
     older: tuple[Output, ...]
     prompt: tuple[Said, ...]
     turns: tuple[Turn, ...]
+    pictures: tuple[Picture, ...]
     groups: tuple[Group, ...]
     actions: Actions
     travel: Travel | None
@@ -135,6 +137,7 @@ async def request_page(reader: Reader, request_id: str, now_us: int, at: int | N
         older=tuple(outputs[:-1]),
         prompt=_prompt(await reader.spec(request_id)),
         turns=turns(seen, causes, now_us),
+        pictures=pictures(seen, now_us),
         groups=timeline(seen, causes, now_us),
         actions=_actions(state, frozen=at is not None),
         travel=None if at is None else travel(history, way.states, at),
