@@ -1,6 +1,7 @@
 """Which models are on the card: load, evict or keep, with reasons. Pure; the supervisor carries it out.
 
-1. A model that work waits for, or that is to be there from the start, is loaded when its bytes are free.
+1. A model that work waits for, or that is to be there from the start, is loaded when its bytes are free. For the
+   latter nobody makes room.
 2. When they are not, the model that has been idle longest makes room: never a pinned one, never one with work under
    way or waiting, none that would free nothing, and only when what can be freed is enough.
 3. At most one eviction per `evict_period`; so two models that do not fit together take turns, and do not thrash.
@@ -20,7 +21,9 @@ class ModelFacts(msgspec.Struct, frozen=True):
     """At its load peak, if it is not there; what it holds, if it is."""
     resident: bool
     wanted: bool
-    """Work waits for it, or it is to be there from the start."""
+    """Work waits for it."""
+    wished: bool = False
+    """It is to be there from the start, if there is room."""
     busy: bool = False
     pinned: bool = False
     idle_s: float = 0.0
@@ -54,11 +57,14 @@ def plan(facts: ResidencyFacts) -> tuple[Step, ...]:
     for model in facts.models:
         if model.resident:
             steps.append(Step("keep", model.model, "resident", "it is loaded"))
-        elif not model.wanted:
+        elif not model.wanted and not model.wished:
             steps.append(Step("keep", model.model, "not-wanted", "no work waits for it"))
         elif model.load <= free:
             free -= model.load
             steps.append(Step("load", model.model, "fits", f"{model.load} bytes are needed and free"))
+        elif not model.wanted:
+            why = f"{model.load} bytes are needed and {free} are free; no work waits for it"
+            steps.append(Step("wait", model.model, "no-room-yet", why))
         else:
             victim, step = _make_room(facts, model, free, evicting)
             evicting = victim or evicting

@@ -1,13 +1,17 @@
 """Carrying the residency plan out on one device: what to load, what to unload, and when its bytes are promised anew.
 
-1. The plan is pure (`core.residency`); its facts are read without the gate, what it says is written with the next unit.
-2. A model's process is promised before it is started, and its promise ends when a reading taken after its death no
-   longer shows it, or after `release_wait_s`, with what was not seen to come back.
+1. The plan is pure (`core.residency`), and its facts are read without the gate. What it says is done in a unit that
+   looks again inside its transaction: bytes are promised only if they are free then, and a model that got work
+   meanwhile is not unloaded. Only after its commit is a process started or told to end.
+2. A model's process is promised before it is started. Told to end, it keeps its promise until a reading taken after its
+   death shows the bytes back, or `release_wait_s` has passed; then what was not seen to come back is recorded.
+3. Requests whose model cannot be brought in as things are now are looked at again: they move, or wait with the reason.
 """
 
 import sqlite3
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Final
 
 import msgspec
@@ -17,19 +21,25 @@ from core.ledger import available
 from core.policy import Policy
 from core.residency import ModelFacts, ResidencyFacts, Step, plan
 from runners.children import Child
-from store import promises, reservations
+from store import promises, reservations, secondlook
 from store.clock import Clock
 from store.journal import Look, Tx
 
 _NEVER: Final = 1e9
+_LOOK_AGAIN_S: Final = 1.0
+_ACTIVE: Final = "state IN ('admitted','running-gpu','checkpointed','rerouted-cpu')"
 
-Submit = Callable[[Callable[[Tx], Any]], Any]
+Submit = Callable[[Callable[[Tx], Any]], "Future[Any]"]
 
 
 class _Leaving(msgspec.Struct):
+    """A process told to end: what it was seen to hold, and what of the device was in use, just before."""
+
     pid: int
-    died_us: int
-    waited_since: float
+    held: int
+    used: int | None
+    died_us: int | None = None
+    since: float = 0.0
 
 
 class Residents:
@@ -54,7 +64,10 @@ class Residents:
         self._pinned = pinned
         self._first_wish = set(self._children)
         self._last_work = dict.fromkeys(self._children, time.monotonic())
+        self._last_look = dict.fromkeys(self._children, -_NEVER)
         self._last_evict = -_NEVER
+        self._asked: dict[str, tuple[str, Future[Any]]] = {}
+        """Units under way, by model: `load`, `evict` or `look`."""
         self._leaving: dict[str, _Leaving] = {}
         for child in children:
             child.wanted = False
@@ -63,108 +76,222 @@ class Residents:
         """Look, plan, act, and hand in what is to be written."""
         if not self._children:
             return
+        self._settle()
         self._release()
-        facts = self._facts()
+        demand = self._demand()
+        facts = self._facts(demand)
         if facts is None:
+            for model in demand:
+                self._look_again(model)
             return
-        for step in plan(facts):
-            child = self._children[step.model]
+        for step, model in zip(plan(facts), facts.models, strict=True):
+            if step.model in self._asked:
+                continue
             if step.action == "load":
-                self._load(child, step, next(m.load for m in facts.models if m.model == step.model))
+                self._ask(step.model, "load", self._load(step))
             elif step.action == "evict":
-                self._evict(child, step)
-            elif step.action == "wait" and step.rule == "cannot-make-room":
+                self._ask(step.model, "evict", self._evict(step))
+            elif step.action == "wait":
                 self._first_wish.discard(step.model)
+                if step.rule == "cannot-make-room":
+                    self._look_again(step.model)
+            elif not model.resident and model.load == 0:
+                self._ask(step.model, "look", self._unused(step.model))
 
     def died(self, child: Child, pid: int) -> None:
         """A child that was to leave is gone: its promise ends when its bytes are back."""
         assert child.spec is not None
-        self._leaving[child.spec.model] = _Leaving(pid, self._clock.now_us(), time.monotonic())
+        child.deaths, child.not_before = 0, 0.0  # it did what it was told; nothing speaks against starting it again
+        leaving = self._leaving.get(child.spec.model)
+        if leaving is not None and leaving.pid == pid:
+            leaving.died_us, leaving.since = self._clock.now_us(), time.monotonic()
 
-    def _facts(self) -> ResidencyFacts | None:
+    # ---- looking ------------------------------------------------------------------------------------------
+
+    def _demand(self) -> set[str]:
+        rows = self._driver.execute(f"SELECT DISTINCT model FROM requests WHERE lane='gpu' AND {_ACTIVE}")  # noqa: S608
+        return {row[0] for row in rows} & self._children.keys()
+
+    def _facts(self, demand: set[str]) -> ResidencyFacts | None:
         look = Look(self._driver, self._clock.now_us())
         device = reservations.device_facts(look, self._device, self._policy)
         free = available(device) if device is not None and device.state != "lost" else None
         if free is None:
             return None
-        demand = dict(
-            self._driver.execute(
-                "SELECT model, count(*) FROM requests WHERE lane='gpu' AND "
-                "state IN ('admitted','running-gpu','checkpointed','rerouted-cpu') GROUP BY model"
-            ).fetchall()
-        )
         loads = dict(self._driver.execute("SELECT model, load_bytes FROM lanes WHERE lane='gpu'").fetchall())
-        models = tuple(self._model(model, child, demand, loads) for model, child in self._children.items())
+        models = tuple(
+            self._model(look, model, child, wanted=model in demand, load=loads.get(model, 0))
+            for model, child in self._children.items()
+        )
         since = time.monotonic() - self._last_evict
         return ResidencyFacts(models, free, since, self._policy.evict_period_s)
 
-    def _model(self, model: str, child: Child, demand: dict[str, int], loads: dict[str, int]) -> ModelFacts:
-        look = Look(self._driver, 0)
+    def _model(self, look: Look, model: str, child: Child, *, wanted: bool, load: int) -> ModelFacts:
         held = reservations.promised(look, reservations.process_of(model))
-        if demand.get(model):
+        if wanted:
             self._last_work[model] = time.monotonic()
         resident = child.wanted or model in self._leaving or child.process is not None
-        promised_ahead = 0 if held is None else held
         return ModelFacts(
             model=model,
             # A promise made at admission is this model's own: the plan need not find its bytes a second time.
-            load=promised_ahead if resident else (0 if promised_ahead else loads.get(model, 0)),
+            load=(held or 0) if resident else (load if held is None else 0),
             resident=resident,
-            wanted=bool(demand.get(model)) or (model in self._first_wish and not resident),
+            wanted=wanted,
+            wished=model in self._first_wish and not resident,
             busy=child.pulse is not None and child.pulse.phase() in {"busy", "loading", "unused"},
             pinned=model in self._pinned,
             idle_s=time.monotonic() - self._last_work[model],
         )
 
-    def _load(self, child: Child, step: Step, size: int) -> None:
-        assert child.spec is not None
-        child.wanted = True
-        self._first_wish.discard(step.model)
-        self._last_work[step.model] = time.monotonic()
-        device, model = self._device, step.model
+    # ---- acting -------------------------------------------------------------------------------------------
 
-        def unit(tx: Tx) -> None:
+    def _ask(self, model: str, what: str, unit: Callable[[Tx], bool]) -> None:
+        self._asked[model] = (what, self._submit(unit))
+
+    def _settle(self) -> None:
+        """What was committed is carried out; what failed is planned anew."""
+        for model, (what, future) in list(self._asked.items()):
+            if not future.done():
+                continue
+            del self._asked[model]
+            if future.cancelled() or future.exception() is not None or not future.result():
+                continue
+            child = self._children[model]
+            if what == "load":
+                child.wanted = True
+                self._first_wish.discard(model)
+                self._last_work[model] = time.monotonic()
+            elif what == "evict":
+                self._end(model, child)
+
+    def _end(self, model: str, child: Child) -> None:
+        reading = self._reading()
+        listed = (reading.get("processes") or {}).get(str(child.pid))
+        held = reservations.promised(Look(self._driver, 0), reservations.leaving_of(model)) or 0
+        leaving = _Leaving(child.pid, held if listed is None else int(listed), reading.get("used"))
+        self._leaving[model] = leaving
+        self._last_evict = time.monotonic()
+        child.wanted = False
+        if child.process is None:
+            leaving.died_us, leaving.since = self._clock.now_us(), time.monotonic()
+        child.terminate()
+
+    def _load(self, step: Step) -> Callable[[Tx], bool]:
+        device, model, policy = self._device, step.model, self._policy
+
+        def unit(tx: Tx) -> bool:
             holder = reservations.process_of(model)
-            ahead = reservations.promised(tx, holder) or 0
-            reservations.promise(tx, device, holder, model, ahead + size)
+            ahead = reservations.promised(tx, holder)
+            facts = reservations.device_facts(tx, device, policy, without=holder)
+            row = tx.execute("SELECT load_bytes FROM lanes WHERE lane='gpu' AND model=?", (model,)).fetchone()
+            free = available(facts) if facts is not None else None
+            size = ahead if ahead is not None else int(row[0])
+            if free is None or size > free:
+                promises.give_back(tx, holder)
+                look_again(tx, model, policy)
+                return False
+            reservations.promise(tx, device, holder, model, size)
+            if ahead is None:
+                tx.execute("UPDATE lanes SET gpu_layers=NULL WHERE lane='gpu' AND model=?", (model,))
             tx.append(f"model-{model}", ev.LoadPlanned(model, device, step.rule, step.why), actor="supervisor")
             tx.execute("UPDATE lanes SET resident=1 WHERE lane='gpu' AND model=?", (model,))
+            return True
 
-        self._submit(unit)
+        return unit
 
-    def _evict(self, child: Child, step: Step) -> None:
-        child.wanted = False
-        self._last_evict = time.monotonic()
-        child.terminate()
+    def _evict(self, step: Step) -> Callable[[Tx], bool]:
         device, model = self._device, step.model
 
-        def unit(tx: Tx) -> None:
+        def unit(tx: Tx) -> bool:
+            if _has_work(tx, model):
+                return False
             tx.append(f"model-{model}", ev.EvictAsked(model, device, step.rule, step.why), actor="supervisor")
-            tx.execute("UPDATE lanes SET resident=0 WHERE lane='gpu' AND model=?", (model,))
+            reservations.leave(tx, model)
+            return True
 
-        self._submit(unit)
+        return unit
+
+    def _unused(self, model: str) -> Callable[[Tx], bool]:
+        """A promise made for work that is gone, before its process was started, ends."""
+
+        def unit(tx: Tx) -> bool:
+            if _has_work(tx, model):
+                return False
+            promises.give_back(tx, reservations.process_of(model))
+            return True
+
+        return unit
+
+    def _look_again(self, model: str) -> None:
+        """Its requests wait for a model that cannot be brought in as things are."""
+        child = self._children[model]
+        quiet = time.monotonic() - self._last_look[model] < _LOOK_AGAIN_S
+        if quiet or child.wanted or child.process is not None or model in self._asked:
+            return
+        self._last_look[model] = time.monotonic()
+
+        def unit(tx: Tx) -> bool:
+            look_again(tx, model, self._policy)
+            return True
+
+        self._ask(model, "look", unit)
+
+    # ---- what comes back ----------------------------------------------------------------------------------
+
+    def _reading(self) -> dict[str, Any]:
+        """The latest reading, with its time as `at_us`; empty when there is none."""
+        row = self._driver.execute("SELECT at_us, doc FROM readings WHERE device=?", (self._device,)).fetchone()
+        return {"at_us": row[0]} | msgspec.json.decode(row[1]) if row else {}
 
     def _release(self) -> None:
         for model, leaving in list(self._leaving.items()):
-            row = self._driver.execute("SELECT at_us, doc FROM readings WHERE device=?", (self._device,)).fetchone()
-            reading: dict[str, Any] = msgspec.json.decode(row[1]) if row else {}
-            listed = (reading.get("processes") or {}).get(str(leaving.pid))
-            fresh = row is not None and row[0] > leaving.died_us
-            back = fresh and reading.get("processes") is not None and listed is None
-            if not back and time.monotonic() - leaving.waited_since < self._policy.release_wait_s:
+            if leaving.died_us is None:
+                continue
+            missing = _missing(self._reading(), leaving)
+            if missing and time.monotonic() - leaving.since < self._policy.release_wait_s:
                 continue
             del self._leaving[model]
-            self._submit(self._evicted(model, 0 if back else int(listed or 0), known=back))
+            self._submit(self._evicted(model, leaving.held if missing is None else missing))
 
-    def _evicted(self, model: str, listed: int, *, known: bool) -> Callable[[Tx], None]:
+    def _evicted(self, model: str, missing: int) -> Callable[[Tx], None]:
         device = self._device
 
         def unit(tx: Tx) -> None:
-            holder = reservations.process_of(model)
+            holder = reservations.leaving_of(model)
             held = reservations.promised(tx, holder) or 0
             promises.give_back(tx, holder)
-            tx.execute("UPDATE lanes SET gpu_layers=NULL WHERE lane='gpu' AND model=?", (model,))
-            missing = 0 if known else (listed or held)
             tx.append(f"model-{model}", ev.Evicted(model, device, held, missing), actor="supervisor")
 
         return unit
+
+
+def look_again(tx: Tx, model: str, policy: Policy) -> None:
+    """Decide anew about each request that waits on the GPU lane for a model that is not there."""
+    need = reservations.need_of(tx, "gpu", model)
+    if need is None or need.load == 0:
+        return
+    waiting = tx.execute(
+        "SELECT id FROM requests WHERE lane='gpu' AND model=? AND running=0 AND cancel_asked=0 AND "
+        "state IN ('admitted','checkpointed') ORDER BY turn_us, id",
+        (model,),
+    ).fetchall()
+    for (request_id,) in waiting:
+        state = tx.state(request_id)
+        assert state is not None
+        secondlook.look(tx, state, policy, actor="supervisor")
+
+
+def _has_work(tx: Tx, model: str) -> bool:
+    sql = f"SELECT 1 FROM requests WHERE lane='gpu' AND model=? AND {_ACTIVE} LIMIT 1"  # noqa: S608 -- constants
+    return tx.execute(sql, (model,)).fetchone() is not None
+
+
+def _missing(reading: dict[str, Any], leaving: _Leaving) -> int | None:
+    """Bytes of an ended process that are not back by this reading; None: it does not tell yet."""
+    if leaving.died_us is None or reading.get("at_us", 0) <= leaving.died_us:
+        return None
+    listed = (reading.get("processes") or {}).get(str(leaving.pid))
+    used = reading.get("used")
+    if used is None or leaving.used is None:
+        return int(listed or 0)
+    return max(int(listed or 0), leaving.held - max(0, leaving.used - used), 0)

@@ -60,7 +60,8 @@ _PICK: Final = (
 )
 _FIRST: Final = _PICK + "ORDER BY turn_us, id LIMIT 1"
 _FIRST_PROMISED: Final = (
-    _PICK + "AND EXISTS (SELECT 1 FROM reservations WHERE holder = requests.id) ORDER BY turn_us, id LIMIT 1"
+    _PICK + "AND EXISTS (SELECT 1 FROM reservations v WHERE v.holder = requests.id) "  # noqa: S608 -- constants
+    "ORDER BY turn_us, id LIMIT 1"
 )
 _DEFAULTS: Final = Policy()
 

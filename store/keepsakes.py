@@ -18,7 +18,7 @@ _SQL: Final = (
     "SELECT stream, seq, type, data FROM events WHERE type='Admitted' OR type='Checkpointed' OR type='Completed' "
     "OR type='Resumed' ORDER BY stream, version"
 )
-_KEPT: Final = "SELECT kind, epoch, n, body FROM contents WHERE request_id=?"
+_KEPT: Final = "SELECT kind, epoch, n, CAST(body AS BLOB) FROM contents WHERE request_id=?"
 _Kept = dict[tuple[str, int, int], bytes]
 
 

@@ -1,6 +1,8 @@
 """Is the record whole? The chain link by link, every transition by the table, every projection rebuilt and compared.
 
-Every prompt and output is compared with its digest in the chain (`store.keepsakes`). Names the first bad seq. A cut tail is found by the anchors: (seq, hash) lines written to a file of their own from time
+Every prompt and output is compared with its digest in the chain (`store.keepsakes`).
+
+Names the first bad seq. A cut tail is found by the anchors: (seq, hash) lines written to a file of their own from time
 to time, since a chain alone cannot show what was cut off its end. A line there that is not whole is no anchor.
 """
 

@@ -46,16 +46,16 @@ class XidWatch:
         """Listen to the card with this handle, unless it is being listened to, or was found deaf a moment ago."""
         if self._set is not None or time.monotonic() < self._not_before:
             return
-        self._not_before = time.monotonic() + PAUSE_S
         try:
             kinds = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & _WANTED
-            if kinds:
-                self._set = pynvml.nvmlEventSetCreate()
-                pynvml.nvmlDeviceRegisterEvents(handle, kinds, self._set)
-        except NVMLError as error:
-            self.close()
-            if error.value in NO_VALUE:
+            if not kinds:
                 self._not_before = float("inf")
+                return
+            self._set = pynvml.nvmlEventSetCreate()
+            pynvml.nvmlDeviceRegisterEvents(handle, kinds, self._set)
+        except NVMLError as error:
+            self._give_back()
+            self._not_before = float("inf") if error.value in NO_VALUE else time.monotonic() + PAUSE_S
 
     def wait(self, seconds: float) -> list[Xid] | None:
         """Up to that long for an event: the Xid it is, [] for another event, None for none or for a bad set."""
@@ -65,7 +65,7 @@ class XidWatch:
             data = pynvml.nvmlEventSetWait_v2(self._set, max(1, int(seconds * 1000)))
         except NVMLError as error:
             if error.value != TIMEOUT:
-                self.close()
+                self._give_back()
                 self._not_before = 0.0 if error.value == UNKNOWN else time.monotonic() + PAUSE_S
             return None
         if data.eventType != _XID:
@@ -76,7 +76,11 @@ class XidWatch:
         return [xid]
 
     def close(self) -> None:
-        """Give the set back, before the library is shut down or when it went bad."""
+        """Before the library is shut down. It may be attached again to a handle from after that."""
+        self._give_back()
+        self._not_before = 0.0
+
+    def _give_back(self) -> None:
         if self._set is not None:
             with suppress(NVMLError):
                 pynvml.nvmlEventSetFree(self._set)

@@ -1,7 +1,6 @@
 """What the service stands on goes wrong: directories, disks, addresses, settings, readers that walk away."""
 
 import asyncio
-import os
 import shutil
 import signal
 import socket
@@ -38,7 +37,7 @@ def test_a_data_directory_that_is_a_file_is_told(tmp_path: Path, capsys: pytest.
 
 
 def test_an_open_host_is_refused_before_anything_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = refused(capsys, "--data", str(tmp_path / "data"), "--host", "0.0.0.0")  # noqa: S104 -- that is the point
+    said = refused(capsys, "--data", str(tmp_path / "data"), "--host", "0.0.0.0")
     assert "no API keys yet" in said
     assert not Paths(tmp_path / "data").database.exists()
 
@@ -76,7 +75,7 @@ def test_mapped_files_have_no_holes(tmp_path: Path) -> None:
     Pulse(tmp_path / "pulse").close()
     CoreBook(tmp_path / "cores", total=2, reserve=1)
     for name in ("pulse", "cores"):
-        facts = os.stat(tmp_path / name)
+        facts = (tmp_path / name).stat()
         assert facts.st_blocks * 512 >= facts.st_size > 0
 
 
@@ -136,7 +135,7 @@ def test_readers_that_walk_away_cost_no_connections(desk: Desk) -> None:
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
-            while engine.sync_engine.pool.checkedout():  # type: ignore[attr-defined]  # its kind has it
+            while engine.sync_engine.pool.checkedout():  # noqa: ASYNC110 -- a pool tells nobody
                 await asyncio.sleep(0.001)
         await engine.dispose()
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from web.commands import predict
 from web.commands.failed import OK, UNWELL, USAGE, CommandFailed
 from web.commands.options import Commands, command, with_json, with_store
 from web.commands.terminal import document, facts, note, size_text, table
@@ -27,6 +28,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = command(inner, "inspect", inspect, "say what a model file is, and whether it can be served here")
     parser.add_argument("file", type=Path, help="a GGUF file")
     with_json(parser)
+    predict.add(inner)
 
 
 def _catalog(args: argparse.Namespace, *, make: bool) -> "Catalog":
