@@ -13,7 +13,7 @@ from store.contents import read_spec
 from store.models.catalog import Catalog
 
 REAL = "smollm2-135m"
-UNITS = 160
+UNITS = 96
 CONFIG = "[policy]\ngpu_queue_limit = 1\ncpu_queue_limit = 100\n"
 TOPICS = ("a lighthouse", "a harbour in winter", "the first railway", "a clock that stopped", "an orchard", "a bridge")
 
@@ -135,7 +135,7 @@ def together(made: Service) -> tuple[float, float]:
 
 def measure(*, quick: bool) -> list[Figure]:
     """Overhead greedy and sampled, then both lanes."""
-    rounds = 3 if quick else 6
+    rounds = 3 if quick else 12
     figures = []
     with service(model=REAL, config=CONFIG) as made:
         made.runner("gpu")

@@ -40,8 +40,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A resumable error that nobody resumes for so long is cancelled, reason `ttl`."""
     headroom_bytes: Annotated[int, msgspec.Meta(ge=0)] = 256 << 20
     """Bytes of a device that are never promised."""
-    device_cap_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """Most bytes of a device this service may ever take; absent: no cap beside the headroom."""
+    device_cap_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Most bytes of a device this service may ever take; 0: no cap beside the headroom."""
     reading_max_age_s: Positive = 5.0
     """A device reading older than this is not trusted to show what others hold."""
     unseen_margin_bytes: Annotated[int, msgspec.Meta(ge=0)] = 512 << 20

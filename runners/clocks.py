@@ -58,7 +58,9 @@ class Clocks:
     def _pressure(self) -> None:
         rows = self._driver.execute(
             "SELECT d.id, d.spilling, d.calm_us, r.doc FROM devices d "
-            "JOIN readings r ON r.device = d.id WHERE d.state='ok'"
+            "JOIN readings r ON r.device = d.id WHERE d.state='ok' AND r.at_us>?",
+            # An old reading says nothing about now, and least of all that things are calm.
+            (self._clock.now_us() - int(self._policy.reading_max_age_s * 1e6),),
         ).fetchall()
         for device, spilling, calm_us, document in rows:
             reading = msgspec.json.decode(document)

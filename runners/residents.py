@@ -84,19 +84,9 @@ class Residents:
             for model in demand:
                 self._look_again(model)
             return
-        for step, model in zip(plan(facts), facts.models, strict=True):
-            if step.model in self._asked:
-                continue
-            if step.action == "load":
-                self._ask(step.model, "load", self._load(step))
-            elif step.action == "evict":
-                self._ask(step.model, "evict", self._evict(step))
-            elif step.action == "wait":
-                self._first_wish.discard(step.model)
-                if step.rule == "cannot-make-room":
-                    self._look_again(step.model)
-            elif not model.resident and model.load == 0:
-                self._ask(step.model, "look", self._unused(step.model))
+        for step in plan(facts):
+            if step.model not in self._asked:
+                self._act(step)
 
     def died(self, child: Child, pid: int) -> None:
         """A child that was to leave is gone: its promise ends when its bytes are back."""
@@ -120,14 +110,14 @@ class Residents:
             return None
         loads = dict(self._driver.execute("SELECT model, load_bytes FROM lanes WHERE lane='gpu'").fetchall())
         models = tuple(
-            self._model(look, model, child, wanted=model in demand, load=loads.get(model, 0))
+            self._model(model, child, wanted=model in demand, load=loads.get(model, 0))
             for model, child in self._children.items()
         )
         since = time.monotonic() - self._last_evict
         return ResidencyFacts(models, free, since, self._policy.evict_period_s)
 
-    def _model(self, look: Look, model: str, child: Child, *, wanted: bool, load: int) -> ModelFacts:
-        held = reservations.promised(look, reservations.process_of(model))
+    def _model(self, model: str, child: Child, *, wanted: bool, load: int) -> ModelFacts:
+        held = self._promised(reservations.process_of(model))
         if wanted:
             self._last_work[model] = time.monotonic()
         resident = child.wanted or model in self._leaving or child.process is not None
@@ -144,6 +134,21 @@ class Residents:
         )
 
     # ---- acting -------------------------------------------------------------------------------------------
+
+    def _act(self, step: Step) -> None:
+        if step.action == "load":
+            self._ask(step.model, "load", self._load(step))
+        elif step.action == "evict":
+            self._ask(step.model, "evict", self._evict(step))
+        elif step.rule == "cannot-make-room":
+            self._look_again(step.model)
+        elif step.rule == "no-room-yet" and self._reading():
+            self._first_wish.discard(step.model)
+        elif step.rule == "not-wanted" and self._promised(reservations.process_of(step.model)) is not None:
+            self._ask(step.model, "look", self._unused(step.model))
+
+    def _promised(self, holder: str) -> int | None:
+        return reservations.promised(Look(self._driver, self._clock.now_us()), holder)
 
     def _ask(self, model: str, what: str, unit: Callable[[Tx], bool]) -> None:
         self._asked[model] = (what, self._submit(unit))
@@ -167,7 +172,7 @@ class Residents:
     def _end(self, model: str, child: Child) -> None:
         reading = self._reading()
         listed = (reading.get("processes") or {}).get(str(child.pid))
-        held = reservations.promised(Look(self._driver, 0), reservations.leaving_of(model)) or 0
+        held = self._promised(reservations.leaving_of(model)) or 0
         leaving = _Leaving(child.pid, held if listed is None else int(listed), reading.get("used"))
         self._leaving[model] = leaving
         self._last_evict = time.monotonic()
@@ -248,7 +253,7 @@ class Residents:
             if leaving.died_us is None:
                 continue
             missing = _missing(self._reading(), leaving)
-            if missing and time.monotonic() - leaving.since < self._policy.release_wait_s:
+            if missing != 0 and time.monotonic() - leaving.since < self._policy.release_wait_s:
                 continue
             del self._leaving[model]
             self._submit(self._evicted(model, leaving.held if missing is None else missing))
@@ -291,7 +296,7 @@ def _missing(reading: dict[str, Any], leaving: _Leaving) -> int | None:
     if leaving.died_us is None or reading.get("at_us", 0) <= leaving.died_us:
         return None
     listed = (reading.get("processes") or {}).get(str(leaving.pid))
-    used = reading.get("used")
+    used: int | None = reading.get("used")
     if used is None or leaving.used is None:
         return int(listed or 0)
     return max(int(listed or 0), leaving.held - max(0, leaving.used - used), 0)

@@ -159,7 +159,7 @@ def _lane(tx: Tx, settings: Settings, entry: ModelEntry, spec: RunnerSpec) -> La
         engine=spec.engine,
         contract=entry.contract,
         load_bytes=need.load,
-        token_bytes=need.token,
+        token_bytes=need.token if spec.lane == "gpu" else 0,
         need_basis=need.basis,
         resident=spec.lane == "cpu",
         pinned=entry.id in settings.pinned,

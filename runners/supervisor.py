@@ -81,9 +81,13 @@ class Supervisor:
         require_loopback(self.settings.host)
         with usable(self.paths.root):
             lock = self._lock_directory()
-        listener = self._bind()
+        with self._bind() as listener:
+            self._serve(lock, listener)
+
+    def _serve(self, lock: int, listener: socket.socket) -> None:
         adopt_orphans()
-        migrate(self.paths)
+        with usable(self.paths.root):
+            migrate(self.paths)
         startup.end_orphans(self.paths)
         startup.clear_run_files(self.paths)
         models = startup.usable_models(self.paths, self.settings)
@@ -428,9 +432,11 @@ class Supervisor:
                         child.process.wait(0.01)
                     child.reap()
 
-    def _later(self, unit: Callable[[Tx], Any]) -> None:
-        """Hand a unit to the writer; whether it was written is told in the log only when it was not."""
-        self.writer.submit(unit).add_done_callback(_complain)
+    def _later(self, unit: Callable[[Tx], Any]) -> "Future[Any]":
+        """Hand a unit to the writer, for now or for good; that it was not written is told in the log."""
+        future = self.writer.submit(unit)
+        future.add_done_callback(_complain)
+        return future
 
 
 def _complain(future: "Future[Any]") -> None:
@@ -467,6 +473,11 @@ def usable(root: Path) -> Iterator[None]:
         raise NoSpace(
             f"cannot use {root} as the data directory: {error.strerror or error}; "
             "make it writable and free space on its disk, or name another with --data"
+        ) from error
+    except DBAPIError as error:
+        raise NoSpace(
+            f"the store in {root} cannot be opened: {error.orig}; "
+            "free space on its disk, restore a copy of it, or name another directory with --data"
         ) from error
 
 

@@ -110,7 +110,8 @@ def position(tx: Tx, state: RequestState) -> int | None:
     if state.running or state.lane is None or state.settled_us is not None:
         return None
     turn = turn_us(state.priority, state.created_us)
-    (ahead,) = tx.execute(f"{_WAITING} AND turn_us<?", (state.lane, state.model, turn)).fetchone()
+    key = (state.lane, state.model, turn, state.id)
+    (ahead,) = tx.execute(f"{_WAITING} AND (turn_us, id) < (?, ?)", key).fetchone()
     return int(ahead)
 
 

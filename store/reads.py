@@ -174,7 +174,7 @@ class Reader:
             return None
         rows = await self._text(
             f"SELECT count(*) FROM requests WHERE {CLAIMABLE_SQL} AND lane=? AND model=? AND "  # noqa: S608 -- constants
-            "turn_us < (SELECT turn_us FROM requests WHERE id=?)",
+            "(turn_us, id) < (SELECT turn_us, id FROM requests WHERE id=?)",
             state.lane,
             state.model,
             state.id,
@@ -184,7 +184,7 @@ class Reader:
     async def positions(self) -> dict[str, int]:
         """How many requests go first, for each request that waits in a lane's queue, by id."""
         rows = await self._text(
-            "SELECT id, row_number() OVER (PARTITION BY lane, model ORDER BY turn_us) - 1 FROM requests "  # noqa: S608 -- constants
+            "SELECT id, row_number() OVER (PARTITION BY lane, model ORDER BY turn_us, id) - 1 FROM requests "  # noqa: S608 -- constants
             f"WHERE {CLAIMABLE_SQL}"
         )
         return {row[0]: row[1] for row in rows}

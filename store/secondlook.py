@@ -3,7 +3,7 @@
 1. A request with a promise starts, unless what others took meanwhile leaves less than nothing: then it is decided anew.
 2. A request that was delayed gets its promise now, if the bytes are there.
 3. Whatever changes is written with the whole new picture; what stays as it was is not written again.
-4. Who waits for bytes of ours to come back keeps its place, and nobody passes it; who waits for others' bytes is passed.
+4. Who waits for bytes of ours keeps its place, and nobody passes it; who waits for what others hold is passed.
 """
 
 from typing import Literal

@@ -143,7 +143,7 @@ def limits(annotation: Any) -> str | None:
         return None
     meta = next(part for part in get_args(annotation) if isinstance(part, msgspec.Meta))
     if meta.le is not None:
-        return f"{meta.ge} to {meta.le}"
+        return f"{meta.ge} to {meta.le}" if meta.ge is not None else f"above {meta.gt}, at most {meta.le}"
     return f"above {meta.gt}" if meta.gt is not None else f"at least {meta.ge}"
 
 
@@ -215,3 +215,17 @@ def test_no_file_names_the_host_of_a_package_registry() -> None:
     listed = hosts.files(ROOT)
     assert ROOT / "Makefile" in listed
     assert [file for file in listed if hosts.named(file.read_text(errors="replace"))] == []
+
+
+def test_every_rule_is_explained() -> None:
+    """Each word with a hyphen that a decider writes down as a rule stands in docs/rules.md."""
+    told = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", (ROOT / "docs" / "rules.md").read_text()))
+    not_rules = {"continue-cpu", "restart-cpu", "run-gpu", "reroute-cpu", "gpu-queue-full", "cpu-queue-full"}
+    kinds = {"service-stopped", "model-changed"}
+    written: set[str] = set()
+    for name in ("admission", "safepoint", "residency"):
+        for node in ast.walk(ast.parse((ROOT / "core" / f"{name}.py").read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                written |= {node.value} if re.fullmatch(r"[a-z]+(-[a-z]+)+", node.value) else set()
+    assert written - not_rules - kinds - told == set()
+    assert "pair-none" in written

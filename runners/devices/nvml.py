@@ -21,29 +21,16 @@ import msgspec
 import pynvml
 from pynvml import NVMLError
 
+from runners.devices import questions
 from runners.devices.base import MigPlace, Reading, XidSeen
-from runners.devices.codes import NO_VALUE, meaning
+from runners.devices.codes import meaning
 from runners.devices.host import HostReading, observe_host
 from runners.devices.processes import share
 from runners.devices.standing import Judgement, Standing
 from runners.devices.unified import is_unified
 from runners.devices.xidwatch import XidWatch
 
-_NOT_AVAILABLE: Final = 2**64 - 1
-_NO_INSTANCE: Final = 0xFFFFFFFF
-_RECOVERY_ACTION: Final = 230
-_OLD_MEMORY: Final = NO_VALUE | {2, 25}
-"""Codes by which an old driver says that it does not know memory of version 2."""
 _STUCK_S: Final = 3.0
-
-
-class Memory(msgspec.Struct, frozen=True):
-    """Bytes; None is unknown."""
-
-    total: int | None = None
-    used: int | None = None
-    free: int | None = None
-    reserved: int | None = None
 
 
 class Driver:
@@ -82,7 +69,7 @@ class Driver:
         self.code = None
         self.generation += 1
         with suppress(NVMLError):
-            self.version = _text(pynvml.nvmlSystemGetDriverVersion())
+            self.version = questions.text(pynvml.nvmlSystemGetDriverVersion())
 
     @contextmanager
     def use(self) -> Iterator[int]:
@@ -148,9 +135,9 @@ class Driver:
                     found.append(
                         Card(
                             self,
-                            _text(pynvml.nvmlDeviceGetUUID(handle)),
-                            _text(pynvml.nvmlDeviceGetName(handle)),
-                            _text(pynvml.nvmlDeviceGetPciInfo(handle).busId),
+                            questions.text(pynvml.nvmlDeviceGetUUID(handle)),
+                            questions.text(pynvml.nvmlDeviceGetName(handle)),
+                            questions.text(pynvml.nvmlDeviceGetPciInfo(handle).busId),
                         )
                     )
         return found
@@ -183,7 +170,7 @@ class Card:
                 try:
                     self._handle = self._handle or pynvml.nvmlDeviceGetHandleByUUID(self.uuid.encode())
                     self._watch.attach(self._handle)
-                    recovery = _recovery(self._handle)
+                    recovery = questions.recovery_action(self._handle)
                     seen = self._read(self._handle)
                 except NVMLError as error:
                     code = error.value
@@ -211,7 +198,7 @@ class Card:
         self._driver.watches.add(self._watch)
 
     def _read(self, handle: Any) -> dict[str, Reading]:
-        places = _slices(handle, self.uuid)
+        places = questions.slices(handle, self.uuid)
         if places is None:
             self._slices = {}
             return {self.uuid: self._whole(handle)}
@@ -221,7 +208,7 @@ class Card:
             seen[uuid] = Reading("lost", reason="this MIG slice was taken away", code=28, advice=told.advice)
         self._slices |= {uuid: place for uuid, (_, place) in places.items()}
         for uuid, (part, place) in places.items():
-            seen[uuid] = msgspec.structs.replace(self._memory_reading(part, _memory(part)), mig=place)
+            seen[uuid] = msgspec.structs.replace(self._memory_reading(part, questions.memory(part)), mig=place)
         if not seen:
             seen[self.uuid] = Reading(
                 "blind",
@@ -231,18 +218,20 @@ class Card:
         return seen
 
     def _whole(self, handle: Any) -> Reading:
-        memory = _memory(handle)
+        memory = questions.memory(handle)
         host = self._driver.host()
         said = next((word for start, word in self._driver.said_unified.items() if self.uuid.startswith(start)), None)
-        if is_unified(self.name, total=memory.total, aperture=_aperture(handle), host_total=host.total, said=said):
-            processes = _processes(handle) if self._driver.ours is not None else None
+        if is_unified(
+            self.name, total=memory.total, aperture=questions.aperture(handle), host_total=host.total, said=said
+        ):
+            processes = questions.processes(handle) if self._driver.ours is not None else None
             ours, _ = share(None, processes, self._driver.ours)
             used = max(0, host.total - host.available)
             return Reading("ok", host.total, used, ours, free=host.available, processes=processes, unified=True)
         return self._memory_reading(handle, memory)
 
-    def _memory_reading(self, handle: Any, memory: Memory) -> Reading:
-        processes = _processes(handle) if self._driver.ours is not None else None
+    def _memory_reading(self, handle: Any, memory: questions.Memory) -> Reading:
+        processes = questions.processes(handle) if self._driver.ours is not None else None
         ours, foreign = share(memory.used, processes, self._driver.ours)
         reading = Reading(
             "ok",
@@ -294,93 +283,6 @@ def _kept(reading: Reading, told: dict[str, Any]) -> dict[str, Any]:
     if reading.state != "ok" and told.get("state", "ok") == "ok":
         return {key: value for key, value in told.items() if key not in {"state", "reason", "advice", "code"}}
     return told
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def _number(value: int) -> int | None:
-    return None if value == _NOT_AVAILABLE else int(value)
-
-
-def _memory(handle: Any) -> Memory:
-    """Both versions answer 0 of 0 on devices without memory of their own; that is unknown too."""
-    try:
-        seen = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    except NVMLError as error:
-        if error.value not in _OLD_MEMORY:
-            raise
-        try:
-            seen = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        except NVMLError as old:
-            if old.value not in NO_VALUE:
-                raise
-            return Memory()
-    if not seen.total:
-        return Memory()
-    reserved = _number(seen.reserved) if hasattr(seen, "reserved") else None
-    return Memory(_number(seen.total), _number(seen.used), _number(seen.free), reserved)
-
-
-def _aperture(handle: Any) -> bool | None:
-    try:
-        return bool(pynvml.nvmlDeviceGetBAR1MemoryInfo(handle).bar1Total)
-    except NVMLError as error:
-        return False if error.value in NO_VALUE else None
-
-
-def _processes(handle: Any) -> dict[int, int | None] | None:
-    """Bytes by pid, of computing and of drawing programs; one that does both is told by both, with the same bytes."""
-    try:
-        found = {entry.pid: entry.usedGpuMemory for entry in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
-    except NVMLError:
-        return None
-    with suppress(NVMLError):
-        for entry in pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle):
-            found.setdefault(entry.pid, entry.usedGpuMemory)
-    return found
-
-
-def _slices(handle: Any, parent: str) -> dict[str, tuple[Any, MigPlace]] | None:
-    """Handles and places of a card's slices by UUID; None when it is not in MIG mode."""
-    try:
-        mode, _ = pynvml.nvmlDeviceGetMigMode(handle)
-        if mode != pynvml.NVML_DEVICE_MIG_ENABLE:
-            return None
-        count = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
-    except NVMLError as error:
-        if error.value in NO_VALUE:
-            return None
-        raise
-    found = {}
-    for index in range(count):
-        with suppress(pynvml.NVMLError_NotFound):
-            part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-            place = MigPlace(
-                parent,
-                _instance(pynvml.nvmlDeviceGetGpuInstanceId, part),
-                _instance(pynvml.nvmlDeviceGetComputeInstanceId, part),
-            )
-            found[_text(pynvml.nvmlDeviceGetUUID(part))] = (part, place)
-    return found
-
-
-def _instance(ask: Callable[[Any], int], part: Any) -> int | None:
-    try:
-        number = ask(part)
-    except NVMLError:
-        return None
-    return None if number == _NO_INSTANCE else number
-
-
-def _recovery(handle: Any) -> int | None:
-    """The driver's recovery action; drivers from before it was invented do not tell."""
-    try:
-        (field,) = pynvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION])
-    except NVMLError:
-        return None
-    return int(field.value.uiVal) if field.nvmlReturn == pynvml.NVML_SUCCESS else None
 
 
 def main() -> int:

@@ -36,6 +36,12 @@ def test_a_data_directory_that_is_a_file_is_told(tmp_path: Path, capsys: pytest.
     assert f"cannot use {file} as the data directory" in refused(capsys, "--data", str(file))
 
 
+def test_a_store_that_is_no_database_is_told(empty: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    empty.database.write_bytes(b"no database " * 1000)
+    said = refused(capsys, "--data", str(empty.root), "--port", "0")
+    assert f"the store in {empty.root} cannot be opened: file is not a database" in said
+
+
 def test_an_open_host_is_refused_before_anything_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "--data", str(tmp_path / "data"), "--host", "0.0.0.0")
     assert "no API keys yet" in said

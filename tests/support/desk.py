@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from core import events as ev
 from core.events import Recorded
+from core.ledger import DeviceFacts
 from core.policy import Policy
 from core.state import RequestState
 from core.words import Lane
-from store import claims, commands, contents, failover, journal, laneviews, submit
+from store import claims, commands, contents, failover, journal, laneviews, reservations, submit
 from store.claims import Claim, Owner
 from store.clock import Clock
 from store.database import Paths, read_engine
@@ -55,17 +58,48 @@ class Desk:
 
     # ---- set-up ----
 
-    def open_lanes(self, *, gpu: bool | None = True, cpu: bool | None = True, simulated: bool = True) -> None:
-        """True: serves; False: is out; None: there is no such lane."""
+    def open_lanes(
+        self,
+        *,
+        gpu: bool | None = True,
+        cpu: bool | None = True,
+        simulated: bool = True,
+        total: int = 1 << 30,
+        token: int = 0,
+        models: tuple[str, ...] = (MODEL,),
+    ) -> None:
+        """True: serves; False: is out; None: there is no such lane. With `token` bytes a token, memory is accounted."""
 
         def unit(tx: journal.Tx) -> None:
             if gpu is not None:
-                tx.append("device-sim-0", ev.DeviceFound("Simulated", simulated, 1 << 30), actor="test")
+                tx.append("device-sim-0", ev.DeviceFound("Simulated", simulated, total), actor="test")
             for lane, serving in (("gpu", gpu), ("cpu", cpu)):
-                if serving is not None:
-                    laneviews.put_lane(tx, lane_row(lane, serving=serving))  # type: ignore[arg-type]
+                if serving is None:
+                    continue
+                for model in models:
+                    row = msgspec.structs.replace(lane_row(lane, serving=serving), model=model)  # type: ignore[arg-type]
+                    if lane == "gpu":
+                        row = msgspec.structs.replace(row, token_bytes=token)
+                    laneviews.put_lane(tx, row)
 
         self.run(unit)
+
+    def show(self, *, total: int, used: int | None, processes: dict[str, int] | None = None, **more: Any) -> None:
+        """A reading of the device, taken now."""
+        doc = {"state": "ok", "total": total, "used": used, "processes": processes} | more
+        text = msgspec.json.encode(doc).decode()
+
+        def unit(tx: journal.Tx) -> None:
+            sql = "INSERT OR REPLACE INTO readings (device, at_us, doc) VALUES ('sim-0',?,?)"
+            tx.execute(sql, (tx.now_us, text))
+
+        self.run(unit)
+
+    def picture(self) -> DeviceFacts:
+        """The GPU lane's device as deciders see it."""
+        facts = self.run(lambda tx: reservations.device_facts(tx, "sim-0", self.policy))
+        assert facts is not None
+        return facts
 
     # ---- requests ----
 
@@ -76,7 +110,7 @@ class Desk:
         return self.submit(**changes).state.id
 
     def claim(self, lane: Lane = "gpu", runner: str = "") -> Claim | None:
-        return self.run(lambda tx: claims.claim(tx, owner(lane, runner), LEASE_US))
+        return self.run(lambda tx: claims.claim(tx, owner(lane, runner), LEASE_US, self.policy))
 
     def take(self, lane: Lane = "gpu", runner: str = "") -> Claim:
         claim = self.claim(lane, runner)

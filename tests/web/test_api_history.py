@@ -73,7 +73,7 @@ def test_a_stream_follows_the_work_and_ends_with_it(box: Any) -> None:
     assert [(d["from"], d["to"]) for d in deltas] == [(0, 4), (4, 8), (8, 10), (10, 13)]
     rerouted = views[6]
     assert rerouted["cause"] == views[5]["seq"]
-    assert rerouted["because"].startswith("Because the worker was killed on the GPU lane: moved")
+    assert rerouted["because"].startswith("Moved from the GPU lane to the CPU lane because the worker was killed")
     assert rerouted["data"]["decision"]["rule"] == "continue-identical"
     assert rerouted["data"]["decision"]["facts"]["units"] == len("one two 🦜 ".encode())
     assert rerouted["data"]["decision"]["rejected"]
@@ -148,7 +148,7 @@ def test_replay_shows_every_moment_as_it_was(box: Any) -> None:
     whole = box.client.get(url).json()
     assert (whole["version"], whole["state"]) == (8, "completed")
     assert len(whole["chain"]) == 8
-    assert whole["chain"][5].startswith("Because the worker was killed")
+    assert whole["chain"][5].startswith("Moved from the GPU lane to the CPU lane because the worker was killed")
     assert [(d["version"], d["rule"], d["same"]) for d in whole["decisions"]] == [
         (1, "gpu-ready", True),
         (6, "continue-identical", True),
