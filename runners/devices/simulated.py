@@ -13,6 +13,7 @@
 Times inside the file are those of the boot's monotonic clock, in microseconds.
 """
 
+import contextlib
 import fcntl
 import os
 import threading
@@ -157,7 +158,7 @@ class SimulatedDevice:
 
     def observe(self) -> Reading:
         """The card as NVML would show it: whole numbers while it answers, nothing when it is out."""
-        with self._change() as state:
+        with self._change(look=True) as state:
             if state.lost is not None:
                 advice = meaning(_LOST).advice
                 return Reading("lost", reason=state.lost, simulated=True, code=_LOST, advice=advice)
@@ -261,15 +262,15 @@ class SimulatedDevice:
     # ---- the file -----------------------------------------------------------------------------------------
 
     @contextmanager
-    def _change(self, fresh: SimulatedState | None = None) -> Iterator[SimulatedState]:
+    def _change(self, fresh: SimulatedState | None = None, *, look: bool = False) -> Iterator[SimulatedState]:
         with self._here:  # the file lock is the process's; this one is between its threads
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             try:
-                yield from self._changed(fresh)
+                yield from self._changed(fresh, look=look)
             finally:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
 
-    def _changed(self, fresh: SimulatedState | None) -> Iterator[SimulatedState]:
+    def _changed(self, fresh: SimulatedState | None, *, look: bool) -> Iterator[SimulatedState]:
         before = self._path.read_bytes() if self._path.exists() or fresh is None else b""
         state = msgspec.json.decode(before, type=SimulatedState) if before else fresh
         assert state is not None
@@ -278,8 +279,10 @@ class SimulatedDevice:
         after = msgspec.json.encode(state)
         if after != before:
             draft = self._path.with_suffix(".new")
-            draft.write_bytes(after)
-            draft.replace(self._path)
+            # A look tells what it sees on a full disk too; what time has brought is then kept by the next change.
+            with contextlib.suppress(OSError) if look else contextlib.nullcontext():
+                draft.write_bytes(after)
+                draft.replace(self._path)
 
     def _load(self) -> SimulatedState:
         return msgspec.json.decode(self._path.read_bytes(), type=SimulatedState)

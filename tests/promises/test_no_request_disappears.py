@@ -17,7 +17,8 @@ def test_kill_minus_nine_of_every_process_loses_nothing(tmp_path: Path, kills: i
     """Acknowledged ids go to a file outside the store; afterwards each must have ended, once."""
     ledger = tmp_path / "acknowledged"
     draw = random.Random(9)
-    with house(tmp_path / "data", config="[policy]\nrestart_backoff_s = 0.02\nrestart_backoff_max_s = 0.1\n") as home, ledger.open("a") as file:
+    config = "[policy]\nrestart_backoff_s = 0.02\nrestart_backoff_max_s = 0.1\n"
+    with house(tmp_path / "data", config=config) as home, ledger.open("a") as file:
         for blow in range(kills // 15):
             for n in range(4):
                 request_id = home.submit(f"[[tps=200]] blow {blow} {n}", max_tokens=24)
