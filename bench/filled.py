@@ -30,20 +30,26 @@ _REQUEST: Final = (
 )
 
 
-def facts(prompt_tokens: int) -> list[ev.Event]:
+def spec_of_all() -> bytes:
+    """The submission that all lives share."""
+    sub = submission()
+    return contents.spec_body(contents.Spec(sub.secret, sub.body, sub.tokens, sub.eos, sub.stops, sub.sampling))
+
+
+def facts(prompt_tokens: int, spec: bytes) -> list[ev.Event]:
     """The events of one whole life."""
     lane = LaneFacts(True, True, None, 3, 64, 4096)
     decision = admission.decide(AdmissionFacts(prompt_tokens, 16, "auto", False, lane, lane))
-    contract = submission().contract
-    digest = contents.digest(b"secret", b"body")
+    contract, secret = submission().contract, submission().secret
+    digests = [contents.digest(secret, body_of(first, upto)) for first, upto in CHUNKS]
     begin = ev.Admitted(
         *("local", "generate", "null", "null", "null", contract, prompt_tokens, 16, 16, "auto", "interactive", None),
-        spec_digest=digest,
+        spec_digest=contents.digest(secret, spec),
         decision=decision,
     )
     started = ev.Started("gpu", OWNER.runner, OWNER.device, OWNER.engine, 0)
-    steps = [ev.Checkpointed(upto, upto, digest, 1500) for _, upto in CHUNKS[:-1]]
-    return [begin, started, *steps, ev.Completed(16, 16, "length", digest, 900)]
+    steps = [ev.Checkpointed(upto, upto, digest, 1500) for (_, upto), digest in zip(CHUNKS, digests, strict=True)]
+    return [begin, started, *steps[:-1], ev.Completed(16, 16, "length", digests[-1], 900)]
 
 
 def _life(events: list[tuple[ev.Event, str]], stream: str, seq: int, link: str) -> tuple[list[Any], RequestState, str]:
@@ -71,9 +77,8 @@ def _contents(stream: str, spec: bytes) -> Iterator[tuple[Any, ...]]:
 
 def fill(paths: Paths, events: int) -> None:
     """Add whole lives until the journal has grown by `events`."""
-    texts = [(event, ev.encode(event)) for event in facts(len(PROMPT))]
-    sub = submission()
-    spec = contents.spec_body(contents.Spec(sub.secret, sub.body, sub.tokens, sub.eos, sub.stops, sub.sampling))
+    spec = spec_of_all()
+    texts = [(event, ev.encode(event)) for event in facts(len(PROMPT), spec)]
     gate, engine = Gate(paths.gate), write_engine(paths)
     driver = engine.raw_connection().driver_connection
     assert isinstance(driver, sqlite3.Connection)

@@ -26,6 +26,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Longest time a runner may take to load its model without a pulse."""
     gate_grace_s: Positive = 1.0
     """A process of ours that keeps the writer gate for so long without finishing is killed."""
+    answer_grace_s: Positive = 20.0
+    """How long the web process may leave its own supervisor without an answer, or the monitor write no reading."""
     poison_limit: Count = 2
     """Deaths attributable to a request's input, without a checkpoint between, after which it is not tried again."""
     restart_backoff_s: Positive = 0.1

@@ -66,7 +66,7 @@ class Child:
         self.failed_starts = 0
         """In a row; a runner that got its model loaded ends the row."""
         self.not_before = 0.0
-        self._started = 0.0
+        self.started = 0.0
 
     @property
     def pid(self) -> int:
@@ -96,7 +96,7 @@ class Child:
         self.ticks = start_ticks(self.process.pid) or 0
         self.loaded = False
         self.killed_for = None
-        self._started = time.monotonic()
+        self.started = time.monotonic()
 
     def kill(self, why: str) -> None:
         """End it now; the reason is told when its death is seen."""
@@ -121,12 +121,12 @@ class Child:
         if self.pulse is not None:
             self.loaded = self.loaded or self.pulse.phase() in {"idle", "busy", "stopping"}
         self._forget_pulse()
-        steady = time.monotonic() - self._started > _STEADY_S
+        steady = time.monotonic() - self.started > _STEADY_S
         self.deaths = 1 if steady else self.deaths + 1
         self.failed_starts = 0 if self.loaded else self.failed_starts + 1
         self._pause(first_pause_s, longest_pause_s)
         if self.role == "monitor":
-            self.not_before = max(self.not_before, self._started + MONITOR_PAUSE_S)
+            self.not_before = max(self.not_before, self.started + MONITOR_PAUSE_S)
         return Exit(-status, None) if status < 0 else Exit(None, status)
 
     def not_started(self, first_pause_s: float, longest_pause_s: float) -> None:

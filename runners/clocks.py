@@ -88,6 +88,11 @@ class Clocks:
         ).fetchall()
         return [row[0] for row in rows]
 
+    def silent_s(self) -> float | None:
+        """Seconds since the monitor wrote its last reading; None before the first."""
+        row = self._driver.execute("SELECT max(at_us) FROM readings").fetchone()
+        return None if row[0] is None else max(0, self._clock.now_us() - row[0]) / 1e6
+
     def devices(self) -> list[tuple[str, str, str | None, str]]:
         """(id, state by the record, state by the latest reading, its reason).
 

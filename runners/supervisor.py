@@ -9,7 +9,6 @@
 
 import argparse
 import contextlib
-import fcntl
 import logging
 import os
 import select
@@ -20,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -29,13 +28,14 @@ from typing import Any, Final
 from sqlalchemy.exc import DBAPIError
 
 from core import events as ev
-from core.errors import FailsoftError, Malformed, NoSpace, Reduced
-from core.loopback import is_loopback
-from core.words import FaultClass
-from runners import startup, stops
+from core.errors import FailsoftError, NoSpace
+from runners import startup
 from runners.children import Child, Exit, RunnerSpec
 from runners.clocks import Clocks, device_back
+from runners.deaths import after_death
 from runners.devices.base import OUT
+from runners.ground import address_of, bind, listen, lock_directory, require_loopback, usable
+from runners.hangs import Hangs
 from runners.process import adopt_orphans, oom_kills, resident_bytes
 from runners.residents import Residents
 from store import failover, promises
@@ -43,6 +43,7 @@ from store.clock import boot_id
 from store.database import Paths, checkpoint, default_root, migrate, read_engine, write_engine
 from store.gate import Gate
 from store.journal import Tx
+from store.models.catalog import ModelEntry
 from store.settings import Settings, load, write_in_force
 from store.verify import anchors_file
 from store.writer import Writer
@@ -55,7 +56,6 @@ _BEATS_EVERY: Final = 20
 _RELEASES_KEPT_US: Final = 120_000_000
 _CHECKPOINT_S: Final = 20.0
 _WEB_GRACE_S: Final = 2.0
-_CRASHES: Final = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
 
 class Supervisor:
@@ -67,7 +67,6 @@ class Supervisor:
         self.policy = settings.policy
         self.stopping = threading.Event()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._stuck_since: tuple[object, float] | None = None
         self._last_checkpoint = time.monotonic()
         self._oom_kills = oom_kills()
         self._out: set[tuple[str, str]] = set()
@@ -80,8 +79,8 @@ class Supervisor:
         """Everything from the lock to the last goodbye."""
         require_loopback(self.settings.host)
         with usable(self.paths.root):
-            lock = self._lock_directory()
-        with self._bind() as listener:
+            lock = lock_directory(self.paths)
+        with bind(self.settings.host, self.settings.port) as listener:
             self._serve(lock, listener)
 
     def _serve(self, lock: int, listener: socket.socket) -> None:
@@ -98,10 +97,12 @@ class Supervisor:
         self.gate = Gate(self.paths.gate)
         total = self.settings.simulate_gpu
         self.writer.run(lambda tx: startup.recover(tx, self.settings, models, specs, total))
-        self._listen(listener)
+        listen(listener, self.settings.host, self.paths)
         self.children = [Child("web", self.paths), *self._workers(specs, device.id if device else "")]
         self._pass = {id(self.children[0]): listener.fileno()}
-        self._greet(models, device is not None, listener)
+        self._address = address_of(self.settings.host, listener)
+        self.hangs = Hangs(self.children, self.gate, self.policy, self.writer.clock)
+        self._greet(models, simulated=device is not None)
         try:
             with read_engine(self.paths).connect() as connection:
                 driver = connection.connection.driver_connection
@@ -118,39 +119,6 @@ class Supervisor:
             self.writer.close()
             os.close(lock)
 
-    def _lock_directory(self) -> int:
-        descriptor = os.open(self.paths.service_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = os.pread(descriptor, 32, 0).decode().strip() or "unknown"
-            raise Reduced(
-                f"failsoft already runs on {self.paths.root} with pid {pid}; stop it, or choose another --data",
-                code="already_running",
-            ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        return descriptor
-
-    def _bind(self) -> socket.socket:
-        """The address is taken before anything is prepared or written, and listened on once somebody will answer."""
-        host, port = self.settings.host.strip("[]"), self.settings.port
-        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            listener.close()
-            raise _unbound(host, port, error) from error
-        return listener
-
-    def _listen(self, listener: socket.socket) -> None:
-        try:
-            listener.listen(1024)
-        except OSError as error:  # another has bound it as well, and was first to listen
-            raise _unbound(self.settings.host, self.settings.port, error) from error
-        (self.paths.run / "address").write_text(address_of(self.settings.host, listener))
-
     def _workers(self, specs: list[RunnerSpec], simulated: str) -> list[Child]:
         monitor = Child("monitor", self.paths, arguments=("--simulated", simulated))
         return [monitor, *(Child("runner", self.paths, spec=spec) for spec in specs)]
@@ -160,10 +128,10 @@ class Supervisor:
         pinned, clock = self.settings.pinned, self.writer.clock
         return Residents(device, on_device, driver, self._later, self.policy, clock, pinned)
 
-    def _greet(self, models: list[Any], simulated: bool, listener: socket.socket) -> None:
+    def _greet(self, models: list[ModelEntry], *, simulated: bool) -> None:
         lanes = "a simulated GPU lane and a CPU lane" if simulated else "the CPU lane only"
         names = ", ".join(model.id for model in models) or "no model"
-        log.info("failsoft %s on %s", startup.VERSION, address_of(self.settings.host, listener))
+        log.info("failsoft %s on %s", startup.VERSION, self._address)
         log.info("serving %s on %s; data in %s", names, lanes, self.paths.root)
 
     # ---- looking ------------------------------------------------------------------------------------------
@@ -174,13 +142,14 @@ class Supervisor:
             self._start_due()
             self._wait_for_deaths()
             self._reap()
-            self._watch_pulses()
-            self._watch_gate()
+            self.hangs.pulses()
+            self.hangs.gate()
             if count % _CLOCKS_EVERY == 0:
                 self._guarded(self._clocks)
             if count % _BEATS_EVERY == 0:
                 self._watch_directory()
                 self._guarded(self._beats)
+                self.hangs.web(self._address)
                 self._checkpoint_due()
                 self._reap_adopted()
             count += 1
@@ -258,21 +227,7 @@ class Supervisor:
         log.warning("runner %s ended (%s%s)", child.id, left, f", {killed_for}" if killed_for else "")
         if left.signal == signal.SIGKILL and killed_for is None and (kills := oom_kills()) > self._oom_kills:
             self._oom_kills, killed_for = kills, "out-of-memory"
-        fault = fault_of(spec, child.id, left, killed_for)
-        name = child.id
-        load_failure = _load_failure(left, child.failed_starts, self.policy.lane_out_after)
-
-        def unit(tx: Tx) -> None:
-            exited = ev.RunnerExited(left.signal, left.code, killed_for)
-            gone = tx.append(f"runner-{name}", exited, actor="supervisor")
-            tx.execute("DELETE FROM runners WHERE id=?", (name,))
-            failover.runner_lost(tx, name, self.policy, fault, actor="supervisor", cause=gone.seq)
-            if load_failure and spec.lane == "gpu":
-                failover.lane_lost(tx, spec.model, spec.device, load_failure, self.policy, actor="supervisor")
-            elif load_failure:
-                failover.cpu_lane_out(tx, spec.model, load_failure, actor="supervisor")
-
-        self._later(unit)
+        self._later(after_death(child, spec, left, killed_for, self.policy))
 
     def _reap_adopted(self) -> None:
         """Orphans of our children end up with us; their statuses are of no interest."""
@@ -282,41 +237,6 @@ class Supervisor:
             if pid not in known:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
-
-    # ---- hangs --------------------------------------------------------------------------------------------
-
-    def _watch_pulses(self) -> None:
-        now = self.writer.clock.mono_us()
-        for child in self.children:
-            beat = child.pulse.read() if child.pulse and child.process else None
-            if beat is None:
-                continue
-            grace = self.policy.load_grace_s if beat.phase == "loading" else self.policy.hang_grace_s
-            limit_us = max(grace * 1e6, self.policy.hang_factor * beat.step_us)
-            if now - beat.at_us > limit_us and child.killed_for is None:
-                log.error("runner %s shows no sign of life for %.1f s", child.id, (now - beat.at_us) / 1e6)
-                child.kill("hung")
-
-    def _watch_gate(self) -> None:
-        holder = self.gate.holder()
-        if holder is None or holder.pid == os.getpid():
-            self._stuck_since = None
-            return
-        if self._stuck_since is None or self._stuck_since[0] != holder:
-            self._stuck_since = (holder, time.monotonic())
-            return
-        if time.monotonic() - self._stuck_since[1] < self.policy.gate_grace_s or self.gate.free():
-            return
-        child = next((c for c in self.children if c.pid == holder.pid), None)
-        if child is None:
-            log.error("process %d holds the writer gate and is not ours; nothing can be written", holder.pid)
-            self._stuck_since = (holder, time.monotonic())
-        elif _in_disk_wait(holder.pid):
-            log.warning("%s waits for the disk with the writer gate held", child.id)
-            self._stuck_since = (holder, time.monotonic())
-        else:
-            log.error("%s holds the writer gate and does not move; ending it", child.id)
-            child.kill("gate-held")
 
     # ---- time ---------------------------------------------------------------------------------------------
 
@@ -346,6 +266,7 @@ class Supervisor:
             self._later(lambda tx: failover.device_lost(tx, device, self.policy, reason=reason, actor="supervisor"))
 
     def _beats(self) -> None:
+        self.hangs.monitor(self.clocks.silent_s())
         now = self.writer.clock.now_us()
         rows = [
             (child.pulse.phase(), resident_bytes(child.pid), now, child.id)
@@ -425,7 +346,7 @@ class Supervisor:
     def _await_exits(self, children: list[Child], seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and any(child.process is not None for child in children):
-            self._watch_gate()
+            self.hangs.gate()
             for child in children:
                 if child.process is not None:
                     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -443,93 +364,6 @@ def _complain(future: "Future[Any]") -> None:
     error = future.exception()
     if error is not None:
         log.error("a write of the supervisor failed: %s", error, exc_info=error)
-
-
-def require_loopback(host: str) -> None:
-    """Refuse to be reachable from elsewhere without keys, before anything is started. Raises `Malformed`."""
-    if not is_loopback(host):
-        raise Malformed(
-            f"host {host} is reachable from other machines, and there are no API keys yet; "
-            "use 127.0.0.1, and a tunnel or a proxy with a login for access from elsewhere"
-        )
-
-
-def address_of(host: str, listener: socket.socket) -> str:
-    """The URL of a listening socket, under the name it was asked for."""
-    bare = host.strip("[]")
-    return f"http://{f'[{bare}]' if ':' in bare else bare}:{listener.getsockname()[1]}"
-
-
-def _unbound(host: str, port: int, error: OSError) -> Malformed:
-    return Malformed(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port")
-
-
-@contextlib.contextmanager
-def usable(root: Path) -> Iterator[None]:
-    """Errors of the disk while the data directory is taken into use, in words. Raises `NoSpace`."""
-    try:
-        yield
-    except OSError as error:
-        raise NoSpace(
-            f"cannot use {root} as the data directory: {error.strerror or error}; "
-            "make it writable and free space on its disk, or name another with --data"
-        ) from error
-    except DBAPIError as error:
-        raise NoSpace(
-            f"the store in {root} cannot be opened: {error.orig}; "
-            "free space on its disk, restore a copy of it, or name another directory with --data"
-        ) from error
-
-
-def fault_of(spec: RunnerSpec, runner: str, left: Exit, killed_for: str | None) -> ev.FaultSeen:
-    """What a runner's death says, as evidence against worker, device or nobody."""
-    kind = "exited"
-    fault_class: FaultClass = "worker"
-    if killed_for == "device-lost" or left.code == stops.DEVICE_LOST:
-        kind, fault_class = "device-lost", "device"
-    elif killed_for in {"hung", "cancel-ignored"}:
-        kind = "hung"
-    elif killed_for == "out-of-memory":
-        kind, fault_class = "oom-killed", "host"
-    elif killed_for == "service-stopped":
-        kind, fault_class = "service-stopped", "host"
-    elif left.code == stops.NO_MEMORY:
-        kind, fault_class = "allocation-failed", "size"
-    elif left.signal is not None:
-        kind = "crashed" if left.signal in _CRASHES else "killed"
-    evidence: dict[str, str | int | float] = {}
-    if left.signal is not None:
-        evidence["signal"] = signal.Signals(left.signal).name
-    if left.code is not None:
-        evidence["code"] = left.code
-    if killed_for is not None:
-        evidence["ended_for"] = killed_for
-    return ev.FaultSeen(
-        fault_class,
-        kind,
-        spec.lane,
-        runner,
-        spec.device,
-        blames_input=kind in failover.BLAMING and killed_for != "gate-held",
-        evidence=evidence,
-    )
-
-
-def _load_failure(left: Exit, failed_starts: int, limit: int) -> str | None:
-    """The reason to take the lane out, if its runner cannot be brought up."""
-    if left.code == stops.NO_MEMORY:
-        return "allocation-failed"
-    if failed_starts >= limit:
-        return "load-failed"
-    return None
-
-
-def _in_disk_wait(pid: int) -> bool:
-    """Whether the process is in uninterruptible sleep: the disk is slow, and killing it would help nobody."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "D"
-    except OSError:
-        return False
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -68,3 +68,15 @@ def test_a_process_stopped_while_it_holds_the_writer_gate_is_ended(tmp_path: Pat
         assert (view["state"], view["lane"]) == ("completed", "cpu")
         assert home.settled(home.submit("others go on", max_tokens=4))["state"] == "completed"
         assert home.verify().ok
+
+
+def test_a_stopped_web_process_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
+    config = "[policy]\nanswer_grace_s = 6\nrestart_backoff_s = 0.02\n"
+    with house(tmp_path / "data", config=config) as home:
+        request_id = home.submit("[[tps=60]] web", max_tokens=48)
+        stopped = home.child("web.app")
+        assert stopped is not None
+        home.send(stopped, signal.SIGSTOP)
+        until(lambda: home.child("web.app") not in {None, stopped}, "another web process")
+        home.wait_ready()
+        assert home.settled(request_id)["state"] == "completed"

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -31,17 +32,14 @@ def rows(desk: Desk) -> dict[str, int]:
 
 
 @pytest.fixture
-def room_for_three(timed: Desk) -> Desk:
+def room_for_three(paths: Paths, clock: HandClock) -> Iterator[Desk]:
     """300 MiB and a MiB a token: three requests of 100 tokens, of which 5 are the prompt."""
-    timed.policy = EXACT
-    timed.run(lambda tx: tx.execute("DELETE FROM lanes"))
-    timed.run(lambda tx: tx.execute("UPDATE devices SET total_bytes=?", (300 * MIB,)))
-    row = "INSERT INTO lanes (lane, model, serving, context, device, engine, contract, token_bytes, since_us)"
-    for lane, device, token in (("gpu", "sim-0", MIB), ("cpu", "cpu", 0)):
-        values = (lane, MODEL, 1, 8192, device, "null/1", "contract-of-null", token, 0)
-        timed.run(lambda tx: tx.execute(f"{row} VALUES (?,?,?,?,?,?,?,?,?)", values))  # noqa: B023 -- run at once
-    timed.show(total=300 * MIB, used=0, processes={})
-    return timed
+    desk = Desk(paths, clock)
+    desk.policy = EXACT
+    desk.open_lanes(total=300 * MIB, token=MIB)
+    desk.show(total=300 * MIB, used=0, processes={})
+    yield desk
+    desk.close()
 
 
 def admit(desk: Desk, **changes: object) -> str:

@@ -1,0 +1,77 @@
+"""What a runner's death says: evidence against worker, device or nobody, and whether its lane can go on."""
+
+import signal
+from typing import Final
+
+from core import events as ev
+from core.policy import Policy
+from core.words import FaultClass
+from runners import stops
+from runners.children import Child, Exit, RunnerSpec
+from store import failover
+from store.journal import Tx
+from store.writer import Unit
+
+_CRASHES: Final = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+
+
+def after_death(child: Child, spec: RunnerSpec, left: Exit, killed_for: str | None, policy: Policy) -> Unit[None]:
+    """The unit of work that tells a runner's death, and what follows for its requests and its lane."""
+    fault = fault_of(spec, child.id, left, killed_for)
+    name = child.id
+    load_failure = _load_failure(left, child.failed_starts, policy.lane_out_after)
+
+    def unit(tx: Tx) -> None:
+        exited = ev.RunnerExited(left.signal, left.code, killed_for)
+        gone = tx.append(f"runner-{name}", exited, actor="supervisor")
+        tx.execute("DELETE FROM runners WHERE id=?", (name,))
+        failover.runner_lost(tx, name, policy, fault, actor="supervisor", cause=gone.seq)
+        if load_failure and spec.lane == "gpu":
+            failover.lane_lost(tx, spec.model, spec.device, load_failure, policy, actor="supervisor")
+        elif load_failure:
+            failover.cpu_lane_out(tx, spec.model, load_failure, actor="supervisor")
+
+    return unit
+
+
+def fault_of(spec: RunnerSpec, runner: str, left: Exit, killed_for: str | None) -> ev.FaultSeen:
+    """What a runner's death says, as evidence against worker, device or nobody."""
+    kind = "exited"
+    fault_class: FaultClass = "worker"
+    if killed_for == "device-lost" or left.code == stops.DEVICE_LOST:
+        kind, fault_class = "device-lost", "device"
+    elif killed_for in {"hung", "cancel-ignored"}:
+        kind = "hung"
+    elif killed_for == "out-of-memory":
+        kind, fault_class = "oom-killed", "host"
+    elif killed_for == "service-stopped":
+        kind, fault_class = "service-stopped", "host"
+    elif left.code == stops.NO_MEMORY:
+        kind, fault_class = "allocation-failed", "size"
+    elif left.signal is not None:
+        kind = "crashed" if left.signal in _CRASHES else "killed"
+    evidence: dict[str, str | int | float] = {}
+    if left.signal is not None:
+        evidence["signal"] = signal.Signals(left.signal).name
+    if left.code is not None:
+        evidence["code"] = left.code
+    if killed_for is not None:
+        evidence["ended_for"] = killed_for
+    return ev.FaultSeen(
+        fault_class,
+        kind,
+        spec.lane,
+        runner,
+        spec.device,
+        blames_input=kind in failover.BLAMING and killed_for != "gate-held",
+        evidence=evidence,
+    )
+
+
+def _load_failure(left: Exit, failed_starts: int, limit: int) -> str | None:
+    """The reason to take the lane out, if its runner cannot be brought up."""
+    if left.code == stops.NO_MEMORY:
+        return "allocation-failed"
+    if failed_starts >= limit:
+        return "load-failed"
+    return None
