@@ -12,7 +12,9 @@ ARGS ?=
 KILLS ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench prove clean
+OUT ?= screenshots
+
+.PHONY: help setup run test check bench screenshots prove clean
 
 help: ## list what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,18 +43,21 @@ run: setup ## set up and run the service, with a simulated GPU beside the CPU la
 	@exec $(BIN)/failsoft serve --simulate-gpu $(SIMULATE_GPU) $(if $(DATA),--data $(DATA)) $(ARGS)
 
 test: setup ## run the tests
-	$(BIN)/pytest -m 'not prove' $(ARGS)
+	$(BIN)/pytest -m 'not prove' -n 2 --dist loadfile $(ARGS)
 
 check: setup ## lint, format, types, generated files, no registry's host anywhere
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy -p core -p store -p runners -p web
 	$(BIN)/python docs/diagram.py --check
+	$(BIN)/python docs/footprints.py --check
 	$(BIN)/python docs/hosts.py
 
-bench: setup ## measure, and print the figures with the machine they were measured on
-	@set -- bench/bench_*.py; test -e "$$1" || { echo "there is no bench/bench_*.py"; exit 1; }; \
-	for program; do echo "== $$program"; $(BIN)/python "$$program" || exit 1; done
+bench: setup ## measure, and print the figures with the machine they were measured on (ARGS='--quick lifecycle')
+	$(BIN)/python -m bench $(ARGS)
+
+screenshots: setup ## save every page, light and dark, desktop and phone (OUT=DIR)
+	PYTHONPATH=. $(BIN)/python bench/screenshots.py $(OUT)
 
 prove: setup ## the long proofs: hours (KILLS=10000)
 	FAILSOFT_KILLS=$(KILLS) $(BIN)/pytest tests/promises

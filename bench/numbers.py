@@ -12,7 +12,8 @@ class Figure(NamedTuple):
     reference: str
     ratio: str
     goal: str
-    met: bool
+    met: bool | None
+    """None where there is no goal."""
 
 
 def percentile(values: Sequence[float], q: float) -> float:
@@ -24,7 +25,10 @@ def percentile(values: Sequence[float], q: float) -> float:
 HEAD = "| figure | measured | reference, same run | ratio | goal | met |\n|---|---|---|---|---|---|"
 
 
+_MET = {True: "yes", False: "**no**", None: "-"}
+
+
 def row(figure: Figure) -> str:
     """A figure as a row of a Markdown table under `HEAD`."""
     name, measured, reference, ratio, goal, met = figure
-    return f"| {name} | {measured} | {reference} | {ratio} | {goal} | {'yes' if met else '**no**'} |"
+    return f"| {name} | {measured} | {reference} | {ratio} | {goal} | {_MET[met]} |"

@@ -242,6 +242,10 @@ class RunnerLoaded(Event, frozen=True):
 
     took_us: int
     bytes_held: int
+    model: str = ""
+    device: str = ""
+    before: int | None = None
+    """Bytes of the device that were in use by nobody of ours before it took its own; None: not told."""
 
 
 class LoadPlanned(Event, frozen=True):
@@ -278,6 +282,14 @@ class FootprintLearned(Event, frozen=True):
     formula: int
     seen: int
     value: int
+
+
+class LeakSuspected(Event, frozen=True):
+    """Each of a model's last loads found more of the device in use by nobody of ours than the load before it."""
+
+    model: str
+    baselines: tuple[int, ...]
+    """Bytes, oldest first."""
 
 
 class PressureRose(Event, frozen=True):
@@ -350,6 +362,7 @@ OTHER_EVENTS: Final[tuple[type[Event], ...]] = (
     EvictAsked,
     Evicted,
     FootprintLearned,
+    LeakSuspected,
     PressureRose,
     PressureFell,
     RunnerExited,

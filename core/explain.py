@@ -207,6 +207,10 @@ _SENTENCES: Final[Mapping[type[ev.Event], Callable[..., str]]] = {
         f"Model {e.model} was seen to take {mib(e.seen)} where the formula said {mib(e.formula)}; "
         f"from now on {mib(e.value)} count."
     ),
+    ev.LeakSuspected: lambda e: (
+        f"Each of the last {len(e.baselines)} loads of {e.model} found more of the device taken by nobody of ours, "
+        f"from {mib(e.baselines[0])} to {mib(e.baselines[-1])}: memory may leak with each load."
+    ),
     ev.PressureRose: lambda e: (
         f"Memory is short, {mib(e.used)} of {mib(e.total)} are in use: new work spills to the CPU lane."
     ),

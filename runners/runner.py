@@ -29,16 +29,17 @@ from runners.devices.base import Device
 from runners.devices.simulated import SimulatedDevice
 from runners.engines.base import Loaded, LoadPlan
 from runners.engines.registry import engine_named
+from runners.holding import Holding
 from runners.host import CANCEL, Doorbell, EngineHost
 from runners.needs import ModelNeed, need_of
 from runners.process import die_with_parent, usable_cores
 from runners.pulse import Phase, Pulse
 from runners.work import Work, patient
-from store import claims, failover, laneviews
+from store import claims, failover, laneviews, reservations
 from store.claims import Claim, Owner
 from store.database import Paths, read_engine
 from store.journal import Look, Tx
-from store.learned import learn
+from store.learned import learn, record_load
 from store.models.catalog import Catalog, ModelEntry, load_prompt_side
 from store.settings import in_force
 from store.writer import Writer
@@ -46,6 +47,8 @@ from store.writer import Writer
 log = logging.getLogger("failsoft.runner")
 
 _IDLE_S: Final = 0.004
+_FULL_S: Final = 0.05
+"""With every slot taken there is nothing to look for; a slot that is free again says so."""
 _RECHECK_S: Final = 0.25
 _WAITING: Final = (
     f"SELECT 1 FROM requests WHERE {CLAIMABLE_SQL} AND lane=? AND model=? "  # noqa: S608 -- constants
@@ -74,6 +77,7 @@ class Runner:
         self._jobs: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()
         self._busy = 0
         self._busy_lock = threading.Lock()
+        self._freed = threading.Event()
 
     # ---- loading ------------------------------------------------------------------------------------------
 
@@ -89,8 +93,9 @@ class Runner:
             need = need_of(look, self.entry, self.settings, self.owner.engine)
             self.token_bytes = need.token if self.owner.lane == "gpu" else 0
             part = self._part(look, need)
-        gpu_layers = 0
+        gpu_layers, before = 0, None
         if self.device is not None:
+            before = self.device.observe().foreign
             self.device.allocate(need.formula if part is None else part.load)
             all_layers = self.entry.layers + 3 if part is None else part.layers
             gpu_layers = 0 if self.device.simulated else all_layers
@@ -101,8 +106,9 @@ class Runner:
         seen = self._seen()
 
         def unit(tx: Tx) -> None:
+            name, model, device = self.owner.runner, self.owner.model, self.owner.device
             held = seen or need.load
-            tx.append(f"runner-{self.owner.runner}", ev.RunnerLoaded(took_us, held), actor=self.owner.runner)
+            record_load(tx, runner=name, model=model, device=device, took_us=took_us, held=held, before=before)
             self._learn(tx, need, seen if part is None else None)
             tx.execute("UPDATE runners SET state='idle' WHERE id=?", (self.owner.runner,))
             laneviews.set_serving(tx, self.owner.lane, self.owner.model, None, actor=self.owner.runner)
@@ -140,6 +146,8 @@ class Runner:
             "UPDATE lanes SET load_bytes=?, need_basis='learned' WHERE lane='gpu' AND model=?",
             (after.value, owner.model),
         )
+        holder = reservations.process_of(owner.model)
+        tx.execute("UPDATE reservations SET bytes=max(bytes, ?) WHERE holder=?", (after.value, holder))
 
     # ---- claiming -----------------------------------------------------------------------------------------
 
@@ -160,8 +168,11 @@ class Runner:
                     next_look = time.monotonic() + _RECHECK_S
                     while self._busy < slots and self._claim(driver, slots - self._busy):
                         pass
-                else:
+                elif self._busy < slots:
                     time.sleep(_IDLE_S)
+                else:
+                    self._freed.wait(_FULL_S)
+                    self._freed.clear()
         for _ in threads:
             self._jobs.put(None)
         for thread in threads:
@@ -213,6 +224,7 @@ class Runner:
                     self._beat("idle", place)
                     with self._busy_lock:
                         self._busy -= 1
+                        self._freed.set()
                         idle = self._busy == 0
                     if idle:
                         self.cores.release()
@@ -231,19 +243,23 @@ class Runner:
             draining=self.draining,
         )
         self._beat("busy", place)
-        work = Work(
-            taken, writer=self.writer, lease_us=self.lease_us, piece=self.side.piece, pulse=lambda: host.pulse(0)
-        )
-        taken_bytes = 0
         size = self.token_bytes * (taken.state.prompt_tokens + taken.state.max_units)
+        holding = Holding(self.device, size, lambda: host.pulse(0))
+        work = Work(
+            taken,
+            writer=self.writer,
+            lease_us=self.lease_us,
+            piece=self.side.piece,
+            pulse=lambda: host.pulse(0),
+            ending=holding.give_back,
+        )
         try:
-            if self.device is not None and size:
-                self.device.allocate(size)
-                taken_bytes = size
+            holding.take()
             work.run(loaded, host)
         except AllocationFailed as refused:
             self._no_memory(taken, refused)
         except StopWork as stop:
+            holding.give_back()
             self._stopped(taken, work, stop)
         except Fenced:
             self._refused(taken, work)
@@ -252,8 +268,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001 -- an engine may raise anything, and all of it is its fault
             self._engine_failed(taken, error)
         finally:
-            if self.device is not None and taken_bytes:
-                self.device.give_back(taken_bytes)
+            holding.give_back()
 
     def _stopped(self, taken: Claim, work: Work, stop: StopWork) -> None:
         """Asked to stop: what was computed is made durable first, then the lease is given back."""

@@ -2,8 +2,9 @@
 
 1. Nothing is shown before it is durable: units, the text that became visible, and the event are one transaction.
 2. The next chunk is computed while the last one is being committed; at most one commit is under way.
-3. A full disk pauses the work, unshown, until there is space; it never fails it.
-4. A stop string ends the answer at the unit that completes it; units after it do not exist.
+3. What it held of the device is given back before its end is recorded: the record says that the bytes are free.
+4. A full disk pauses the work, unshown, until there is space; it never fails it.
+5. A stop string ends the answer at the unit that completes it; units after it do not exist.
 """
 
 import time
@@ -29,13 +30,21 @@ class Work:
     """The work on one claim. `piece` gives the exact bytes of a unit."""
 
     def __init__(
-        self, claim: Claim, *, writer: Writer, lease_us: int, piece: Callable[[int], bytes], pulse: Callable[[], None]
+        self,
+        claim: Claim,
+        *,
+        writer: Writer,
+        lease_us: int,
+        piece: Callable[[int], bytes],
+        pulse: Callable[[], None],
+        ending: Callable[[], None],
     ) -> None:
         self._claim = claim
         self._writer = writer
         self._lease_us = lease_us
         self._piece = piece
         self._pulse = pulse
+        self._ending = ending
         self._units = list(claim.done)
         self._pieces = [piece(token) for token in claim.done]
         self._shown = claim.state.visible_upto
@@ -105,6 +114,8 @@ class Work:
         digest = contents.digest(self._claim.spec.secret, body)
         units, shown, lease_us = len(self._units), self._shown, self._lease_us
         self.settle()
+        if reason is not None:
+            self._ending()
         self._writing = "completion" if reason else "checkpoint"
 
         def unit(tx: Tx) -> None:

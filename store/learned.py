@@ -1,8 +1,13 @@
-"""Learned footprints in the store: one row for each engine build, model and settings."""
+"""Learned footprints in the store: one row for each engine build, model and settings; and what loads leave behind."""
 
 from core import events as ev
-from core.learned import Learned, observe
+from core.learned import LEAK_LOADS, Learned, leaking, observe
 from store.journal import Sees, Tx
+
+_BASELINES = (
+    "SELECT json_extract(data, '$.before') FROM events WHERE type='RunnerLoaded' AND "
+    "json_extract(data, '$.device')=? AND json_extract(data, '$.model')=? ORDER BY seq DESC LIMIT ?"
+)
 
 
 def learned(tx: Sees, engine: str, model: str, settings: str) -> Learned | None:
@@ -30,3 +35,14 @@ def learn(tx: Tx, *, runner: str, engine: str, model: str, settings: str, formul
         event = ev.FootprintLearned(model, after.formula, after.last, after.value)
         tx.append(f"runner-{runner}", event, actor=runner)
     return after
+
+
+def record_load(tx: Tx, *, runner: str, model: str, device: str, took_us: int, held: int, before: int | None) -> None:
+    """Record a load, and say so when each of the last ones found more of the device taken than the one before it."""
+    tx.append(f"runner-{runner}", ev.RunnerLoaded(took_us, held, model, device, before), actor=runner)
+    if before is None:
+        return
+    found = [row[0] for row in tx.execute(_BASELINES, (device, model, LEAK_LOADS)).fetchall()]
+    baselines = [size for size in reversed(found) if size is not None]
+    if leaking(baselines):
+        tx.append(f"device-{device}", ev.LeakSuspected(model, tuple(baselines)), actor=runner)

@@ -123,6 +123,18 @@ class Reader:
             statement = statement.where(table.c.type == type_)
         return [record_of(row) for row in await self._rows(statement.limit(min(limit, MAX_PAGE)))]
 
+    async def decisions(self, type_: str, after: int, since_us: int, until_us: int, limit: int) -> Sequence[Any]:
+        """Events of a type with seq > after and a time in [since, until]: (seq, stream, version, type, at, data)."""
+        return await self._text(
+            "SELECT seq, stream, version, type, at_us, data FROM events "
+            "WHERE type=? AND seq>? AND at_us BETWEEN ? AND ? ORDER BY seq LIMIT ?",
+            type_,
+            after,
+            since_us,
+            until_us,
+            limit,
+        )
+
     async def records(self, seqs: Sequence[int]) -> dict[int, Recorded]:
         """Single records by seq, such as the causes of others."""
         if not seqs:

@@ -130,7 +130,7 @@ _TAKEN: Final = (
     "SELECT v.model, sum(v.bytes) FROM reservations v WHERE v.device=? AND CASE v.kind WHEN 'request' THEN EXISTS "
     "(SELECT 1 FROM requests q WHERE q.id=v.holder AND q.running=1 AND json_extract(q.doc, '$.started_us')<=?) "
     "ELSE EXISTS (SELECT 1 FROM runners n JOIN events e ON e.stream='runner-'||n.id AND e.type='RunnerLoaded' "
-    "WHERE n.model=v.model AND n.device=v.device AND e.at_us<=?) END GROUP BY v.model"
+    "WHERE n.model=v.model AND n.device=v.device AND e.at_us BETWEEN v.created_us AND ?) END GROUP BY v.model"
 )
 
 
@@ -155,7 +155,8 @@ def host_facts(tx: Sees, policy: Policy, need: int) -> HostFacts | None:
     if row is None:
         return None
     reading = msgspec.json.decode(row[0])
-    return HostFacts(reading.get("available"), int((reading.get("total") or 0) * policy.host_floor), need)
+    total = reading.get("total")
+    return HostFacts(reading.get("available"), int((total or 0) * policy.host_floor), need, total)
 
 
 def spilling(tx: Sees, device: str) -> bool:

@@ -38,7 +38,7 @@ from store.settings import Settings
 from store.tailer import Tailer
 from store.writer import Writer
 from web import problems
-from web.api import acts, health, history, machine, requests, streams
+from web.api import acts, health, history, machine, requests, streams, whatif
 from web.doorbell import Doorbell
 from web.security import Guard
 from web.services import Services
@@ -105,7 +105,7 @@ def create_app(paths: Paths, settings: Settings) -> Litestar:
 
 
 def _api() -> list[Any]:
-    return [handler for module in (requests, acts, history, machine, health, streams) for handler in module.HANDLERS]
+    return [handler for module in (requests, acts, history, machine, whatif, health, streams) for handler in module.HANDLERS]
 
 
 def _dashboard() -> list[Any]:

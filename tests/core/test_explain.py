@@ -24,6 +24,7 @@ OTHERS = [
     ev.Evicted("null", "sim-0", 5 << 20),
     ev.Evicted("null", "sim-0", 5 << 20, 1 << 20),
     ev.FootprintLearned("null", 5 << 20, 7 << 20, 7 << 20),
+    ev.LeakSuspected("null", (5 << 20, 105 << 20, 205 << 20)),
     ev.PressureRose(97, 100),
     ev.PressureFell(80, 100),
     ev.RunnerExited(9, None, "hung"),

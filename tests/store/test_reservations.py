@@ -43,6 +43,7 @@ def room_for_three(paths: Paths, clock: HandClock) -> Iterator[Desk]:
 
 
 def admit(desk: Desk, **changes: object) -> str:
+    desk.writer.clock.go(0.001)  # type: ignore[attr-defined]
     return desk.admit(**({"max_units": 95} | changes))
 
 
@@ -89,10 +90,7 @@ def sum_promised(tx: Tx) -> int:
 
 def test_they_start_in_the_order_they_came(room_for_three: Desk) -> None:
     desk = room_for_three
-    ids = []
-    for _ in range(8):
-        ids.append(admit(desk))
-        desk.writer.clock.go(1)  # type: ignore[attr-defined]
+    ids = [admit(desk) for _ in range(8)]
     started = []
     while len(started) < 8:
         claim = desk.take()
@@ -213,7 +211,8 @@ class Card(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="failsoft-test-"))
         paths = Paths(self.folder).make()
         migrate(paths)
-        self.desk = Desk(paths, HandClock())
+        self.clock = HandClock()
+        self.desk = Desk(paths, self.clock)
         self.desk.policy = EXACT
         self.requests: list[str] = []
         self.claims: list[Claim] = []
@@ -236,18 +235,8 @@ class Card(RuleBasedStateMachine):
         self.tells = tells
         self.desk.open_lanes(total=TOTAL, token=MIB, cpu=True if cpu else None)
 
-        def unit(tx: Tx) -> None:
-            tx.execute("UPDATE lanes SET load_bytes=? WHERE lane='gpu'", (200 * MIB,))
-            tx.execute(
-                "INSERT INTO runners (id, lane, model, device, engine, pid, ticks, boot_id, state, beat_us, "
-                "started_us) VALUES ('gpu-1','gpu',?,'sim-0','null/1',4711,1,'b','idle',0,0)",
-                (MODEL,),
-            )
-            reservations.promise(tx, "sim-0", f"model:{MODEL}", MODEL, 200 * MIB)
-            tx.append("runner-gpu-1", ev.RunnerLoaded(1, 200 * MIB), actor="test")
-
-        self.desk.run(unit)
-        self.read()
+        self.desk.run(lambda tx: tx.execute("UPDATE lanes SET load_bytes=? WHERE lane='gpu'", (200 * MIB,)))
+        self.load()
 
     @rule()
     def read(self) -> None:
@@ -255,7 +244,8 @@ class Card(RuleBasedStateMachine):
         (running,) = self.desk.ask(
             "SELECT coalesce(sum(bytes), 0) FROM reservations v JOIN requests q ON q.id=v.holder WHERE q.running=1"
         )
-        there = bool(self.desk.ask("SELECT 1 FROM reservations WHERE kind<>'request'"))
+        there = bool(self.desk.ask("SELECT 1 FROM runners"))
+        self.clock.go(0.01)
         mine = running[0] + (200 * MIB if there else 0)
         processes = {"4711": mine} if self.tells and there else None
         self.desk.show(total=TOTAL, used=mine + self.foreign, processes=processes)
@@ -312,21 +302,30 @@ class Card(RuleBasedStateMachine):
             return
         self.desk.run(lambda tx: reservations.leave(tx, MODEL))
         assert self.desk.claim() is None
-        self.desk.run(lambda tx: promises.give_back(tx, f"leaving:{MODEL}"))
+        self.desk.run(lambda tx: tx.execute("DELETE FROM runners"))
         self.read()
+        self.desk.run(lambda tx: promises.give_back(tx, f"leaving:{MODEL}"))
 
     @rule()
     def load(self) -> None:
         """As the residency plan does it: promised in the transaction that finds the bytes free."""
+        self.clock.go(0.01)
+        runner = f"gpu-{self.clock.now}"
 
         def unit(tx: Tx) -> None:
             holder = f"model:{MODEL}"
             facts = reservations.device_facts(tx, "sim-0", EXACT, without=holder)
             assert facts is not None
             free = ledger.available(facts)
-            if free is not None and free >= 200 * MIB:
+            if tx.execute("SELECT 1 FROM runners").fetchone() is None and free is not None and free >= 200 * MIB:
                 reservations.promise(tx, "sim-0", holder, MODEL, 200 * MIB)
                 tx.execute("UPDATE lanes SET resident=1 WHERE lane='gpu'")
+                tx.execute(
+                    "INSERT INTO runners (id, lane, model, device, engine, pid, ticks, boot_id, state, beat_us, "
+                    "started_us) VALUES (?,'gpu',?,'sim-0','null/1',4711,1,'b','idle',0,0)",
+                    (runner, MODEL),
+                )
+                tx.append(f"runner-{runner}", ev.RunnerLoaded(1, 200 * MIB), actor="test")
 
         self.desk.run(unit)
         self.read()

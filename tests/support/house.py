@@ -32,9 +32,18 @@ def until(look: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> An
 
 
 class House:
-    def __init__(self, root: Path, *, model: str = "null", gpu: str | None = "1GiB", config: str = "") -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        model: str = "null",
+        more_models: tuple[str, ...] = (),
+        gpu: str | None = "1GiB",
+        config: str = "",
+    ) -> None:
         self.paths = Paths(root).make()
         self.model = model
+        self.more_models = more_models
         self.gpu = gpu
         self.config = root / "failsoft.toml"
         self.config.write_text(config)
@@ -47,7 +56,9 @@ class House:
     def start(self, environment: dict[str, str] | None = None, *, ready: bool = True) -> "House":
         (self.paths.run / "address").unlink(missing_ok=True)
         command = [sys.executable, "-m", "runners.supervisor", "--data", str(self.paths.root), "--port", "0"]
-        command += ["--config", str(self.config), "--model", self.model]
+        command += ["--config", str(self.config)]
+        for model in (self.model, *self.more_models):
+            command += ["--model", model]
         command += ["--simulate-gpu", self.gpu] if self.gpu else []
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
