@@ -105,7 +105,8 @@ def create_app(paths: Paths, settings: Settings) -> Litestar:
 
 
 def _api() -> list[Any]:
-    return [handler for module in (requests, acts, history, machine, whatif, health, streams) for handler in module.HANDLERS]
+    modules = (requests, acts, history, machine, whatif, health, streams)
+    return [handler for module in modules for handler in module.HANDLERS]
 
 
 def _dashboard() -> list[Any]:
