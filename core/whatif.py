@@ -9,7 +9,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 
@@ -32,8 +32,8 @@ class OtherPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """The values to try, by their names in the policy; what is not named stays as it was."""
 
     headroom_bytes: Size | None = None
-    device_cap_bytes: Count | Literal["none"] | None = None
-    """`none` takes a cap away."""
+    device_cap_bytes: Size | None = None
+    """0 takes a cap away."""
     reading_max_age_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     unseen_margin_bytes: Size | None = None
     blind_takes_work: bool | None = None
@@ -156,7 +156,7 @@ def _device(facts: AdmissionFacts, other: OtherPolicy) -> ledger.DeviceFacts | N
     if other.headroom_bytes is not None:
         changes["headroom"] = other.headroom_bytes
     if other.device_cap_bytes is not None:
-        changes["cap"] = None if other.device_cap_bytes == "none" else other.device_cap_bytes
+        changes["cap"] = other.device_cap_bytes or None
     if other.reading_max_age_s is not None:
         changes["max_age_s"] = other.reading_max_age_s
     if other.unseen_margin_bytes is not None:

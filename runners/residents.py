@@ -33,11 +33,11 @@ Submit = Callable[[Callable[[Tx], Any]], "Future[Any]"]
 
 
 class _Leaving(msgspec.Struct):
-    """A process told to end: what it was seen to hold, and what of the device was in use, just before."""
+    """A process told to end: what it was seen to hold, and what of the device no process was seen to hold, before."""
 
     pid: int
     held: int
-    used: int | None
+    unlisted: int | None
     died_us: int | None = None
     since: float = 0.0
 
@@ -173,7 +173,7 @@ class Residents:
         reading = self._reading()
         listed = (reading.get("processes") or {}).get(str(child.pid))
         held = self._promised(reservations.leaving_of(model)) or 0
-        leaving = _Leaving(child.pid, held if listed is None else int(listed), reading.get("used"))
+        leaving = _Leaving(child.pid, held if listed is None else int(listed), _unlisted(reading))
         self._leaving[model] = leaving
         self._last_evict = time.monotonic()
         child.wanted = False
@@ -291,12 +291,22 @@ def _has_work(tx: Tx, model: str) -> bool:
     return tx.execute(sql, (model,)).fetchone() is not None
 
 
+def _unlisted(reading: dict[str, Any]) -> int | None:
+    """Bytes in use that no listed process holds: of those just gone, of others that are not listed. None: not told."""
+    used, processes = reading.get("used"), reading.get("processes")
+    return None if used is None or processes is None else int(used) - sum(size or 0 for size in processes.values())
+
+
 def _missing(reading: dict[str, Any], leaving: _Leaving) -> int | None:
-    """Bytes of an ended process that are not back by this reading; None: it does not tell yet."""
+    """Bytes of an ended process that are not back by this reading; None: it does not tell yet.
+
+    Without a list of processes it never tells, and after the wait all of it counts as not seen to come back.
+    """
     if leaving.died_us is None or reading.get("at_us", 0) <= leaving.died_us:
         return None
-    listed = (reading.get("processes") or {}).get(str(leaving.pid))
-    used: int | None = reading.get("used")
-    if used is None or leaving.used is None:
-        return int(listed or 0)
-    return max(int(listed or 0), leaving.held - max(0, leaving.used - used), 0)
+    listed = int((reading.get("processes") or {}).get(str(leaving.pid)) or 0)
+    unlisted = _unlisted(reading)
+    if unlisted is None or leaving.unlisted is None:
+        # A device that is lost holds nothing any more.
+        return 0 if reading.get("state") == "lost" else None
+    return min(leaving.held, max(listed, unlisted - leaving.unlisted, 0))

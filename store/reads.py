@@ -8,17 +8,20 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
-from sqlalchemy import Select, func, select, tuple_
+from sqlalchemy import Connection, Select, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.errors import Malformed, NotFound
 from core.events import Recorded
+from core.ledger import DeviceFacts
 from core.machine import CLAIMABLE_SQL
+from core.policy import Policy
 from core.state import RequestState
 from store import tables
 from store.contents import Spec, StoredChunk, read_chunk, read_spec
 from store.journal import FIELDS, record_of
 from store.projections import state_of
+from store.reservations import device_facts
 
 _EVENT_COLUMNS: Final = [tables.events.c[name] for name in FIELDS.split(", ")]
 MAX_PAGE: Final = 500
@@ -35,6 +38,17 @@ async def _whole(reading: Coroutine[Any, Any, T]) -> T:
 def row_dict(row: Any) -> dict[str, Any]:
     """A row by its column names."""
     return dict(row._mapping)  # noqa: SLF001 -- SQLAlchemy's public name for it begins so
+
+
+class _Seen:
+    """A look at the store through a connection of this module's engine."""
+
+    def __init__(self, connection: Connection, now_us: int) -> None:
+        self._connection = connection
+        self.now_us = now_us
+
+    def execute(self, sql: str, params: tuple[Any, ...] = ()) -> Any:
+        return self._connection.exec_driver_sql(sql, params)
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -234,6 +248,22 @@ class Reader:
         for row in rows:
             row["reading"] = msgspec.json.decode(row["reading"]) if row["reading"] else None
         return rows
+
+    async def ledger(self, device: str, policy: Policy, now_us: int) -> DeviceFacts | None:
+        """A device with all promises of it, as deciders see it now; None for an unknown device."""
+
+        def see(connection: Connection) -> DeviceFacts | None:
+            return device_facts(_Seen(connection, now_us), device, policy)
+
+        async def read() -> DeviceFacts | None:
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(see)
+
+        return await _whole(read())
+
+    async def learned(self) -> list[dict[str, Any]]:
+        """Learned footprints, as their table holds them."""
+        return [row_dict(row) for row in await self._rows(select(tables.learned))]
 
     async def reading(self, device: str) -> tuple[int, dict[str, Any]] | None:
         """The latest reading of a device or of `host`: (at, document)."""

@@ -13,9 +13,11 @@ from typing import Any, Final
 import msgspec
 
 from core import events as ev
+from core import ledger
 from core.decision import Decision
 from core.events import Recorded
 from core.explain import explain, explain_decision, failure, moved, reason
+from core.ledger import DeviceFacts
 from core.replay import Redecided
 from core.state import RequestState
 from core.words import SETTLED
@@ -107,7 +109,13 @@ def request_view(
 
 def _queue(state: RequestState, position: int | None, now_us: int) -> View:
     age_s = seconds_since(state.waiting_since_us, now_us)
-    return {"position": 0 if state.running else position, "age_s": age_s or 0.0}
+    code = state.waits_for
+    return {
+        "position": 0 if state.running else position,
+        "age_s": age_s or 0.0,
+        "waits_for": reason(code) if code else None,
+        "waits_for_code": code,
+    }
 
 
 def _degraded(state: RequestState, eta: View | None) -> View | None:
@@ -121,9 +129,16 @@ def _degraded(state: RequestState, eta: View | None) -> View | None:
         "rule": mark.rule,
         "lane": mark.lane,
         "model": mark.model,
-        "limits": {},
+        "limits": _limits(state),
         "eta": None if state.state in SETTLED else (eta or UNKNOWN_ETA),
     }
+
+
+def _limits(state: RequestState) -> View:
+    """What of it was shortened: what was asked for, and what was given."""
+    if state.asked_units is None:
+        return {}
+    return {"max_tokens": {"asked": state.asked_units, "given": state.max_units}}
 
 
 def _error(state: RequestState) -> View | None:
@@ -299,8 +314,23 @@ def device_label(row: Mapping[str, Any]) -> str:
     return f"{name} (simulated)" if row["simulated"] and "simulated" not in name.lower() else name
 
 
-def device_view(row: Mapping[str, Any], *, now_us: int) -> View:
-    """A device with its latest reading, from a row of `Reader.devices`."""
+def ledger_view(facts: DeviceFacts | None) -> View:
+    """What is promised of a device, by the arithmetic that admission decides with; bytes, unknown is null."""
+    if facts is None:
+        return {"promised": None, "headroom": None, "available": None, "foreign": None}
+    return {
+        "promised": [
+            {"holder": one.name, "bytes": one.reserved, "returns_bytes": one.returns, "seen_bytes": one.ours}
+            for one in facts.holders
+        ],
+        "headroom": facts.headroom,
+        "available": ledger.available(facts),
+        "foreign": ledger.foreign(facts),
+    }
+
+
+def device_view(row: Mapping[str, Any], *, now_us: int, facts: DeviceFacts | None = None) -> View:
+    """A device with its latest reading, from a row of `Reader.devices`, and its ledger where `facts` are known."""
     simulated = bool(row["simulated"])
     code = row["reason"]
     return {
@@ -318,7 +348,7 @@ def device_view(row: Mapping[str, Any], *, now_us: int) -> View:
         "reading": row["reading"],
         "reading_at": None if row["read_us"] is None else time_text(row["read_us"]),
         "reading_age_s": seconds_since(row["read_us"], now_us),
-    }
+    } | ledger_view(facts)
 
 
 def host_view(reading: tuple[int, Mapping[str, Any]] | None, *, now_us: int) -> View:
@@ -339,7 +369,7 @@ def host_view(reading: tuple[int, Mapping[str, Any]] | None, *, now_us: int) -> 
         "reading": document,
         "reading_at": None if at_us is None else time_text(at_us),
         "reading_age_s": seconds_since(at_us, now_us),
-    }
+    } | ledger_view(None)
 
 
 def runner_view(row: Mapping[str, Any], *, now_us: int) -> View:
@@ -362,7 +392,12 @@ def runner_view(row: Mapping[str, Any], *, now_us: int) -> View:
 
 
 def model_view(
-    entry: ModelEntry, *, served: bool, lanes: Sequence[Mapping[str, Any]], runners: Sequence[Mapping[str, Any]]
+    entry: ModelEntry,
+    *,
+    served: bool,
+    lanes: Sequence[Mapping[str, Any]],
+    runners: Sequence[Mapping[str, Any]],
+    learned: Sequence[Mapping[str, Any]] = (),
 ) -> View:
     """A model of the catalog; `served` when the service was told to serve it. Rows as the `Reader` tells them."""
     resident = sorted({r["lane"] for r in runners if r["model"] == entry.id and r["state"] in {"idle", "busy"}})
@@ -376,10 +411,33 @@ def model_view(
         "quantization": entry.quantization or None,
         "parameters": entry.parameters or None,
         "context_length": entry.context_length or None,
-        "footprint": {"file_bytes": entry.prepared_bytes, "basis": "file"} if entry.prepared_bytes else None,
+        "footprint": _footprint(entry, lanes, learned),
         "readiness": "warm" if resident else "cold",
         "resident": resident,
         "served": served,
         "serving": serving,
         "problem": entry.problem or None,
+    }
+
+
+def _footprint(
+    entry: ModelEntry, lanes: Sequence[Mapping[str, Any]], learned: Sequence[Mapping[str, Any]]
+) -> View | None:
+    """What it takes: its file, and on the device what the formula says beside what loads were seen to take."""
+    lane = next((row for row in lanes if row["model"] == entry.id and row["lane"] == "gpu"), None)
+    seen = [row for row in learned if row["model"] == entry.id and lane is not None and row["engine"] == lane["engine"]]
+    if lane is None and not entry.prepared_bytes:
+        return None
+    last = max(seen, key=lambda row: row["updated_us"], default=None)
+    basis = lane["need_basis"] if lane else "file"
+    formula = lane["load_bytes"] if lane and basis == "formula" else None
+    return {
+        "file_bytes": entry.prepared_bytes or None,
+        "basis": basis,
+        "load_bytes": lane["load_bytes"] if lane else None,
+        "token_bytes": lane["token_bytes"] if lane else None,
+        "formula_bytes": last["formula_bytes"] if last else formula,
+        "learned_bytes": last["learned_bytes"] if last else None,
+        "last_seen_bytes": last["last_bytes"] if last else None,
+        "loads_seen": last["loads"] if last else 0,
     }

@@ -49,7 +49,7 @@ def test_less_headroom_avoids_a_failover_and_tells_the_risk() -> None:
     ("changes", "policy", "expected"),
     [
         ({}, {"device_cap_bytes": 4 * GIB}, ("reroute-cpu", "never-fits", 0)),
-        ({"device": CAPPED}, {"device_cap_bytes": "none"}, ("run-gpu", "gpu-ready", 4 * GIB)),
+        ({"device": CAPPED}, {"device_cap_bytes": 0}, ("run-gpu", "gpu-ready", 4 * GIB)),
         ({"spilling": True}, {"ignore_pressure": True}, ("run-gpu", "gpu-ready", 0)),
         (
             {"gpu": msgspec.structs.replace(LANE, waiting=10, limit=10)},

@@ -182,3 +182,36 @@ def test_five_models_of_3_gib_take_turns_on_8_gib(tmp_path: Path) -> None:
         for request_id in ids:
             assert all(decision["same"] for decision in home.replay(request_id)["decisions"])
         assert home.verify().ok
+
+
+@contextmanager
+def two_models(root: Path, **top: str) -> Iterator[House]:
+    """Two models of 3 GiB on a card that holds one of them, and no part of the other beside it."""
+    lines = "".join(f"{name} = {value}\n" for name, value in top.items())
+    config = f"null_load_bytes = {3 * GIB}\n{lines}{POLICY}"
+    with house(root, model="null-a", more_models=("null-b",), gpu="3600MiB", config=config) as home:
+        until(lambda: home.rows("SELECT 1 FROM runners WHERE model='null-a' AND lane='gpu' AND state='idle'"), "null-a")
+        yield home
+
+
+def test_bytes_that_do_not_come_back_in_time_are_told_and_not_promised(tmp_path: Path) -> None:
+    with two_models(tmp_path / "data") as home:
+        device = SimulatedDevice(home.paths.sim / "sim-0.json")
+        device.set_lag(6.0)
+        request_id = home.submit("", model="null-b", prompt="x", max_tokens=4)
+        assert home.events(request_id)[0]["data"]["decision"]["rule"] == "fits-after-eviction"
+        until(lambda: home.rows("SELECT 1 FROM events WHERE type='Evicted'"), "the eviction")
+        (text,) = home.rows("SELECT data FROM events WHERE type='Evicted'")[0]
+        evicted = msgspec.json.decode(text)
+        assert (evicted["bytes_promised"], evicted["not_reclaimed"]) == (3 * GIB, 3 * GIB)
+        assert home.settled(request_id)["state"] == "completed"
+        assert "FaultSeen" not in home.types(request_id)
+        assert home.verify().ok
+
+
+def test_a_pinned_model_is_never_unloaded(tmp_path: Path) -> None:
+    with two_models(tmp_path / "data", pinned='["null-a"]') as home:
+        view = home.settled(home.submit("", model="null-b", prompt="x", max_tokens=4))
+        assert (view["state"], view["lane"], view["degraded"]["rule"]) == ("completed", "cpu", "no-room")
+        assert home.rows("SELECT 1 FROM events WHERE type='EvictAsked'") == []
+        assert home.settled(home.submit("", model="null-a", prompt="x", max_tokens=4))["lane"] == "gpu"

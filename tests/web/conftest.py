@@ -39,7 +39,7 @@ class Hand:
         self.shown = 0
 
     def take(self) -> str:
-        claim = self.writer.run(lambda tx: claims.claim(tx, self.owner, 60_000_000))
+        claim = self.writer.run(lambda tx: claims.claim(tx, self.owner, 60_000_000, self.policy))
         assert claim is not None, "nothing waits in this lane"
         self.claim, self.units, self.shown = claim, claim.state.units, claim.state.visible_upto
         return claim.state.id

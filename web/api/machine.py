@@ -34,9 +34,12 @@ async def journal(request: Call, services: NamedDependency[Services]) -> Respons
 
 @get("/api/devices")
 async def devices(services: NamedDependency[Services]) -> Response[bytes]:
-    """Accelerators and the host, with the ages of their readings."""
-    now_us = services.now_us()
-    found = [device_view(row, now_us=now_us) for row in await services.reader.devices()]
+    """Accelerators and the host, with the ages of their readings and what is promised of them."""
+    now_us, policy = services.now_us(), services.settings.policy
+    found = []
+    for row in await services.reader.devices():
+        facts = await services.reader.ledger(row["id"], policy, now_us)
+        found.append(device_view(row, now_us=now_us, facts=facts))
     found.append(host_view(await services.reader.reading("host"), now_us=now_us))
     return answer({"items": found, "next": None})
 
@@ -55,8 +58,11 @@ async def models(services: NamedDependency[Services]) -> Response[bytes]:
     """The catalog, and what of it is served and in memory."""
     entries = await asyncio.to_thread(services.catalog.entries)
     lane_rows, runner_rows = await services.reader.lanes(), await services.reader.runners()
+    learned = await services.reader.learned()
     served = services.settings.models
-    views = [model_view(e, served=e.id in served, lanes=lane_rows, runners=runner_rows) for e in entries]
+    views = [
+        model_view(e, served=e.id in served, lanes=lane_rows, runners=runner_rows, learned=learned) for e in entries
+    ]
     return answer({"items": views, "next": None})
 
 

@@ -61,7 +61,7 @@ def other_policy(given: Mapping[str, Any]) -> OtherPolicy:
         raise Malformed(f"{name} {why}. What can be tried: {', '.join(_NAMES)}", param=f"policy.{name}")
     read = dict(given)
     for name in _SIZES:
-        if isinstance(read.get(name), str) and read[name] != "none":
+        if isinstance(read.get(name), str):
             read[name] = size(read[name])
     return admit.convert(read, OtherPolicy)
 

@@ -12,7 +12,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     """Enter the command."""
     parser = command(commands, "what-if", run, "ask recorded decisions again under another policy, one by one")
     parser.add_argument("--headroom", metavar="SIZE", help="bytes of a device never promised, such as 2GiB")
-    parser.add_argument("--cap", metavar="SIZE", help="most bytes of a device to take; `none` takes a cap away")
+    parser.add_argument("--cap", metavar="SIZE", help="most bytes of a device to take; 0 takes a cap away")
     parser.add_argument("--margin", metavar="SIZE", help="bytes kept back while a device cannot be seen")
     parser.add_argument("--max-age", type=float, metavar="SECONDS", help="age from which a reading is not trusted")
     parser.add_argument("--gpu-queue", type=int, metavar="N", help="new requests that may wait for the GPU lane")
