@@ -76,6 +76,8 @@ class Runner:
         self._exit: int | None = None
         self._jobs: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()
         self._busy = 0
+        self._alone = False
+        """What is worked on may end this worker: nothing is taken up beside it."""
         self._busy_lock = threading.Lock()
         self._freed = threading.Event()
 
@@ -164,11 +166,11 @@ class Runner:
             next_look = 0.0
             while not self.draining.is_set() and self._exit is None:
                 self._beat("idle")
-                if self._busy < slots and (bell.rang() or time.monotonic() >= next_look):
+                if self._room(slots) and (bell.rang() or time.monotonic() >= next_look):
                     next_look = time.monotonic() + _RECHECK_S
-                    while self._busy < slots and self._claim(driver, slots - self._busy):
+                    while (room := self._room(slots)) and self._claim(driver, room):
                         pass
-                elif self._busy < slots:
+                elif self._room(slots):
                     time.sleep(_IDLE_S)
                 else:
                     self._freed.wait(_FULL_S)
@@ -181,15 +183,25 @@ class Runner:
         self.writer.close()
         return self._exit or 0
 
+    def _room(self, slots: int) -> int:
+        """How many more may be taken up now."""
+        return 0 if self._alone else slots - self._busy
+
     def _claim(self, driver: sqlite3.Connection, free: int) -> bool:
         """Take up to `free` requests in one transaction; False when there was none."""
         key = (self.owner.lane, self.owner.model, self.clock.now_us())
         if driver.execute(_WAITING, key).fetchone() is None:
             return False
 
+        busy = self._busy
+
         def unit(tx: Tx) -> list[Claim]:
             several: list[Claim] = []
-            while len(several) < free and (one := claims.claim(tx, self.owner, self.lease_us, self.policy)) is not None:
+            while len(several) < free and not _suspect(several):
+                company = busy + len(several)
+                one = claims.claim(tx, self.owner, self.lease_us, self.policy, company)
+                if one is None:
+                    break
                 several.append(one)
             return several
 
@@ -200,6 +212,7 @@ class Runner:
             return False
         with self._busy_lock:
             self._busy += len(taken)
+            self._alone = _suspect(taken)
         for one in taken:
             self._jobs.put(one)
         return bool(taken)
@@ -224,6 +237,7 @@ class Runner:
                     self._beat("idle", place)
                     with self._busy_lock:
                         self._busy -= 1
+                        self._alone = self._alone and self._busy > 0
                         self._freed.set()
                         idle = self._busy == 0
                     if idle:
@@ -344,6 +358,10 @@ class Runner:
             self.writer.run(unit)
         except Fenced:
             log.warning("%s was taken from us meanwhile", taken.fence.request_id)
+
+
+def _suspect(taken: list[Claim]) -> bool:
+    return any(claim.state.deaths for claim in taken)
 
 
 def main() -> None:

@@ -66,12 +66,16 @@ _FIRST_PROMISED: Final = (
 _DEFAULTS: Final = Policy()
 
 
-def claim(tx: Tx, owner: Owner, lease_us: int, policy: Policy = _DEFAULTS) -> Claim | None:
-    """Take up the next request of the owner's lane and model, or None when nothing can start now."""
+def claim(tx: Tx, owner: Owner, lease_us: int, policy: Policy = _DEFAULTS, company: int = 0) -> Claim | None:
+    """Take up the next request of the owner's lane and model, or None when nothing can start now.
+
+    `company` is how many the owner works on already. A request whose input may have ended a worker is taken up alone,
+    so that a second death is nobody else's.
+    """
     if _out(tx, owner.device):
         return None
     state = _next(tx, owner, policy)
-    if state is None:
+    if state is None or (state.deaths and company):
         return None
     spec = contents.spec_of(tx, state.id)
     assert spec is not None, f"{state.id} is claimable but has no contents"

@@ -278,3 +278,15 @@ def test_a_request_of_a_replaced_model_stops_honestly(desk: Desk) -> None:
     assert state.state == "resumable-error"
     assert state.failure is not None
     assert state.failure.rule == "model-changed"
+
+
+def test_a_request_that_may_have_ended_a_worker_is_taken_up_alone(desk: Desk) -> None:
+    suspect = desk.admit()
+    desk.take()
+    desk.fault(suspect, "crashed", fault="worker")
+    assert desk.state(suspect).deaths == 1
+    owner = claims.Owner("c", "cpu", "null", "cpu", "null/1")
+    assert desk.run(lambda tx: claims.claim(tx, owner, 1_000_000, company=1)) is None
+    alone = desk.run(lambda tx: claims.claim(tx, owner, 1_000_000))
+    assert alone is not None
+    assert alone.state.id == suspect
