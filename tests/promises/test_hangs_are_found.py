@@ -48,9 +48,10 @@ def test_a_zombie_that_outlived_its_lease_is_refused_and_recorded(tmp_path: Path
 
 def test_a_process_stopped_while_it_holds_the_writer_gate_is_ended(tmp_path: Path) -> None:
     config = "[policy]\nhang_grace_s = 3600\n"
-    config += "load_grace_s = 3600\nrestart_backoff_s = 0.02\nrestart_backoff_max_s = 0.1\n"
+    config += "load_grace_s = 3600\nrestart_backoff_s = 0.02\nrestart_backoff_max_s = 0.1\nchunk_cap = 1\n"
     with house(tmp_path / "data", config=config) as home:
-        request_id = home.submit("[[tps=60]] gate", max_tokens=200)
+        # A commit for each token, and many of them: the gate is held a good part of the time.
+        request_id = home.submit("[[tps=200]] gate", max_tokens=3000)
         until(lambda: home.units(request_id) >= 6, "six units")
         record = home.paths.gate
         gpu = home.runner("gpu")

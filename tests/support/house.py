@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from store.clock import start_ticks
 from store.database import Paths, read_engine
 from store.verify import Verdict, verify
 
@@ -29,6 +30,11 @@ def until(look: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> An
             return found
         time.sleep(0.01)
     raise AssertionError(f"waited {seconds:.0f} s in vain for {what}")
+
+
+def alive(pids: list[int]) -> list[int]:
+    """Those of them that still run; one that only waits for its status to be taken is dead."""
+    return [pid for pid in pids if start_ticks(pid) is not None]
 
 
 class House:
@@ -96,7 +102,7 @@ class House:
         pids = [pid for pid in self.children() if pid]
         self.process.kill()
         self.process.wait(PATIENCE_S)
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the children to die with the supervisor")
+        until(lambda: not alive(pids), f"the children {pids} to die with the supervisor")
 
     def children(self) -> list[int]:
         assert self.process is not None
