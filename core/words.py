@@ -1,6 +1,6 @@
 """The closed vocabularies, spelled once: these exact words are stored, shown and sent."""
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 State = Literal[
     "admitted",
@@ -22,13 +22,4 @@ FinishReason = Literal["stop", "length"]
 ACTIVE: Final[frozenset[State]] = frozenset({"admitted", "running-gpu", "checkpointed", "rerouted-cpu"})
 TERMINAL: Final[frozenset[State]] = frozenset({"completed", "cancelled", "refused"})
 SETTLED: Final[frozenset[State]] = TERMINAL | {"resumable-error"}
-ALL_STATES: Final[tuple[State, ...]] = (
-    "admitted",
-    "running-gpu",
-    "checkpointed",
-    "rerouted-cpu",
-    "completed",
-    "resumable-error",
-    "cancelled",
-    "refused",
-)
+ALL_STATES: Final[tuple[State, ...]] = get_args(State)

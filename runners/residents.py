@@ -78,6 +78,8 @@ class Residents:
             return
         self._settle()
         self._release()
+        if not self._reading():
+            return  # nothing is planned before the device was seen once
         demand = self._demand()
         facts = self._facts(demand)
         if facts is None:
@@ -95,6 +97,14 @@ class Residents:
         leaving = self._leaving.get(child.spec.model)
         if leaving is not None and leaving.pid == pid:
             leaving.died_us, leaving.since = self._clock.now_us(), time.monotonic()
+
+    def refused(self, child: Child) -> None:
+        """The device refused the memory though the ledger had it: the promise ends, and it is planned anew."""
+        assert child.spec is not None
+        model = child.spec.model
+        child.wanted = False
+        self._first_wish.add(model)
+        self._submit(lambda tx: promises.give_back(tx, reservations.process_of(model)))
 
     # ---- looking ------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import sqlite3
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ from core import events as ev
 from core.decision import Part
 from core.errors import AllocationFailed, DeviceFault, EngineFault, Fenced, NoSpace, StopWork
 from core.machine import CLAIMABLE_SQL
+from core.words import FaultClass
 from runners import stops
 from runners.corebook import CoreBook
 from runners.devices.base import Device
@@ -318,41 +320,30 @@ class Runner:
 
     def _no_memory(self, taken: Claim, refused: AllocationFailed) -> None:
         """The device refused the request's bytes though the ledger had them: a fault of size, the worker is sound."""
-        evidence: dict[str, str | int | float] = {k: v for k, v in refused.extra.items() if isinstance(v, int)}
-        fault = ev.FaultSeen(
-            "size",
-            "allocation-failed",
-            self.owner.lane,
-            self.owner.runner,
-            self.owner.device,
-            evidence=evidence,
-        )
-
-        def unit(tx: Tx) -> None:
-            claims.check(tx, taken.fence)
-            failover.after_fault(tx, taken.fence.request_id, fault, self.policy, actor=self.owner.runner)
-
-        try:
-            self.writer.run(unit)
-        except Fenced:
-            log.warning("%s was taken from us meanwhile", taken.fence.request_id)
+        numbers = {key: value for key, value in refused.extra.items() if isinstance(value, int)}
+        self._fault(taken, "size", "allocation-failed", numbers, blames_input=False)
 
     def _engine_failed(self, taken: Claim, error: Exception) -> None:
         log.error("engine failed on %s: %r", taken.fence.request_id, error)
         self._exit = stops.ENGINE_FAILED
-        fault = ev.FaultSeen(
-            "worker",
-            "engine-failed",
-            self.owner.lane,
-            self.owner.runner,
-            self.owner.device,
-            blames_input=True,
-            evidence={"error": type(error).__name__},
-        )
+        self._fault(taken, "worker", "engine-failed", {"error": type(error).__name__}, blames_input=True)
+
+    def _fault(
+        self,
+        taken: Claim,
+        fault: FaultClass,
+        kind: str,
+        evidence: Mapping[str, str | int | float],
+        *,
+        blames_input: bool,
+    ) -> None:
+        """Tell a fault of a request we hold, and what follows from it, under the fence."""
+        owner = self.owner
+        seen = ev.FaultSeen(fault, kind, owner.lane, owner.runner, owner.device, blames_input, dict(evidence))
 
         def unit(tx: Tx) -> None:
             claims.check(tx, taken.fence)
-            failover.after_fault(tx, taken.fence.request_id, fault, self.policy, actor=self.owner.runner)
+            failover.after_fault(tx, taken.fence.request_id, seen, self.policy, actor=owner.runner)
 
         try:
             self.writer.run(unit)

@@ -29,7 +29,7 @@ from sqlalchemy.exc import DBAPIError
 
 from core import events as ev
 from core.errors import FailsoftError, NoSpace
-from runners import startup
+from runners import startup, stops
 from runners.children import Child, Exit, RunnerSpec
 from runners.clocks import Clocks, device_back
 from runners.deaths import after_death
@@ -222,6 +222,8 @@ class Supervisor:
             self._runner_died(child, child.spec, left, killed_for)
             if not child.wanted:
                 self.residents.died(child, pid)
+            elif left.code == stops.NO_MEMORY and child.spec.lane == "gpu":
+                self.residents.refused(child)
 
     def _runner_died(self, child: Child, spec: RunnerSpec, left: Exit, killed_for: str | None) -> None:
         log.warning("runner %s ended (%s%s)", child.id, left, f", {killed_for}" if killed_for else "")

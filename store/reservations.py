@@ -128,14 +128,15 @@ def _holders(tx: Sees, device: str, reading: dict[str, Any], without: str | None
 
 _TAKEN: Final = (
     "SELECT v.model, sum(v.bytes) FROM reservations v WHERE v.device=? AND CASE v.kind WHEN 'request' THEN EXISTS "
-    "(SELECT 1 FROM requests q WHERE q.id=v.holder AND q.running=1 AND json_extract(q.doc, '$.started_us')<=?) "
+    "(SELECT 1 FROM requests q WHERE q.id=v.holder AND q.running=1 AND "
+    "(SELECT max(s.at_us) FROM events s WHERE s.stream=q.id AND s.type='Started')<?) "
     "ELSE EXISTS (SELECT 1 FROM runners n JOIN events e ON e.stream='runner-'||n.id AND e.type='RunnerLoaded' "
     "WHERE n.model=v.model AND n.device=v.device AND e.at_us BETWEEN v.created_us AND ?) END GROUP BY v.model"
 )
 
 
 def _taken(tx: Sees, device: str, read_us: int) -> dict[str, int]:
-    """Promised bytes by model that our runners had taken by then, where the driver does not tell."""
+    """Promised bytes by model that our runners had taken before then, where the driver does not tell."""
     return dict(tx.execute(_TAKEN, (device, read_us, read_us)).fetchall())
 
 

@@ -7,8 +7,14 @@ from typing import NoReturn
 
 import pytest
 from desk import Desk, HandClock
+from hypothesis import settings
 
 from store.database import Paths, migrate
+
+# The same examples at every run of CI; elsewhere new ones are tried each time, and what they find becomes a test.
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("here", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") == "true" else "here")
 
 
 @pytest.fixture(scope="session")

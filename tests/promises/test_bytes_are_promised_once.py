@@ -215,3 +215,19 @@ def test_a_pinned_model_is_never_unloaded(tmp_path: Path) -> None:
         assert (view["state"], view["lane"], view["degraded"]["rule"]) == ("completed", "cpu", "no-room")
         assert home.rows("SELECT 1 FROM events WHERE type='EvictAsked'") == []
         assert home.settled(home.submit("", model="null-a", prompt="x", max_tokens=4))["lane"] == "gpu"
+
+
+def test_a_model_that_fits_only_in_part_is_placed_in_part_and_that_is_told(tmp_path: Path) -> None:
+    """1 GiB less 100 MiB of headroom and 500 MiB of a neighbour's leaves 424 MiB; half of 600 MiB fits, three quarters
+    do not."""
+    config = "null_load_bytes = 629145600\n[policy]\nheadroom_bytes = 104857600\n"
+    made = House(tmp_path / "data", config=config)
+    SimulatedDevice(made.paths.sim / "sim-0.json", 1 << 30).set_foreign(500 << 20)
+    with house(tmp_path / "data", config=config) as home:
+        view = home.settled(home.submit("in part", max_tokens=8))
+        assert (view["state"], view["lane"], view["degraded"]["rule"]) == ("completed", "gpu", "fits-in-part")
+        decision = home.events(view["id"])[0]["data"]["decision"]
+        assert (decision["action"], decision["part"]["layers"], decision["part"]["load"]) == ("offload", 2, 300 << 20)
+        assert decision["part"]["rate"] > 0
+        assert home.replay(view["id"])["decisions"][0]["same"]
+        assert SimulatedDevice(home.paths.sim / "sim-0.json").observe().ours == 300 << 20
