@@ -8,7 +8,7 @@ from core.policy import Policy
 from core.words import FaultClass
 from runners import stops
 from runners.children import Child, Exit, RunnerSpec
-from store import failover
+from store import failover, roster
 from store.journal import Tx
 from store.writer import Unit
 
@@ -24,7 +24,7 @@ def after_death(child: Child, spec: RunnerSpec, left: Exit, killed_for: str | No
     def unit(tx: Tx) -> None:
         exited = ev.RunnerExited(left.signal, left.code, killed_for)
         gone = tx.append(f"runner-{name}", exited, actor="supervisor")
-        tx.execute("DELETE FROM runners WHERE id=?", (name,))
+        roster.strike(tx, name)
         failover.runner_lost(tx, name, policy, fault, actor="supervisor", cause=gone.seq)
         if load_failure and spec.lane == "gpu":
             failover.lane_lost(tx, spec.model, spec.device, load_failure, policy, actor="supervisor")

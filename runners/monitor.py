@@ -31,6 +31,7 @@ from runners.devices.simulated import SimulatedDevice
 from runners.devices.watcher import Seen, Watcher
 from runners.process import die_with_parent
 from store.database import Paths
+from store.house import put_reading
 from store.journal import Tx
 from store.settings import in_force
 from store.writer import Writer
@@ -44,13 +45,9 @@ log = logging.getLogger("failsoft.monitor")
 
 
 def write_readings(tx: Tx, seen: dict[str, Seen]) -> None:
-    """Keep the latest reading of each device, under the time it was taken, not the time it was written."""
+    """Keep what was seen last of each device."""
     for device, reading in seen.items():
-        tx.execute(
-            "INSERT INTO readings (device, at_us, doc) VALUES (?,?,?) "
-            "ON CONFLICT (device) DO UPDATE SET at_us=excluded.at_us, doc=excluded.doc",
-            (device, reading.at_us, reading.document),
-        )
+        put_reading(tx, device, reading.at_us, reading.document)
 
 
 class Monitor:

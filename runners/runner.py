@@ -37,7 +37,7 @@ from runners.needs import ModelNeed, need_of
 from runners.process import die_with_parent, usable_cores
 from runners.pulse import Phase, Pulse
 from runners.work import Work, patient
-from store import claims, failover, laneviews, reservations
+from store import claims, failover, laneviews, reservations, roster
 from store.claims import Claim, Owner
 from store.database import Paths, read_engine
 from store.journal import Look, Tx
@@ -114,7 +114,7 @@ class Runner:
             held = seen or need.load
             record_load(tx, runner=name, model=model, device=device, took_us=took_us, held=held, before=before)
             self._learn(tx, need, seen if part is None else None)
-            tx.execute("UPDATE runners SET state='idle' WHERE id=?", (self.owner.runner,))
+            roster.ready(tx, self.owner.runner)
             laneviews.set_serving(tx, self.owner.lane, self.owner.model, None, actor=self.owner.runner)
 
         self.writer.run(unit)
@@ -146,12 +146,8 @@ class Runner:
             formula=need.formula,
             seen=seen,
         )
-        tx.execute(
-            "UPDATE lanes SET load_bytes=?, need_basis='learned' WHERE lane='gpu' AND model=?",
-            (after.value, owner.model),
-        )
-        holder = reservations.process_of(owner.model)
-        tx.execute("UPDATE reservations SET bytes=max(bytes, ?) WHERE holder=?", (after.value, holder))
+        laneviews.set_learned(tx, owner.model, after.value)
+        reservations.raise_to(tx, reservations.process_of(owner.model), after.value)
 
     # ---- claiming -----------------------------------------------------------------------------------------
 

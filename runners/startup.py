@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -25,10 +26,10 @@ from runners.devices.simulated import SimulatedDevice
 from runners.needs import need_of
 from runners.process import belongs_to
 from runners.runner import engine_build
-from store import failover
-from store.clock import boot_id
+from store import failover, roster
 from store.database import Paths, read_engine, sqlite_version
-from store.journal import Tx
+from store.house import clear_run
+from store.journal import Look, Tx
 from store.laneviews import LaneRow, put_lane
 from store.models.catalog import DEFAULT_ID, Catalog, ModelEntry
 from store.settings import Settings
@@ -46,10 +47,10 @@ _LOOK_S: Final = 30.0
 def end_orphans(paths: Paths) -> None:
     """End runners that a former supervisor left alive: told apart by pid, start time and data directory."""
     with read_engine(paths).connect() as connection:
-        rows = connection.exec_driver_sql("SELECT id, pid, ticks, boot_id FROM runners").fetchall()
-    for name, pid, ticks, boot in rows:
-        if boot != boot_id():
-            continue
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
+        former = roster.of_this_boot(Look(driver, 0))
+    for name, pid, ticks in former:
         deadline = time.monotonic() + 10
         while belongs_to(pid, ticks, paths.root) and time.monotonic() < deadline:
             log.warning("ending %s (pid %d), left over from a former run", name, pid)
@@ -133,12 +134,7 @@ def recover(tx: Tx, settings: Settings, models: list[ModelEntry], specs: list[Ru
     started = tx.append("service", ev.ServiceStarted(VERSION, os.getpid(), sqlite_version()), actor=actor)
     if total is not None and tx.execute("SELECT 1 FROM devices WHERE id=?", (SIMULATED_ID,)).fetchone() is None:
         tx.append(f"device-{SIMULATED_ID}", ev.DeviceFound("Simulated accelerator", True, total), actor=actor)
-    tx.execute("DELETE FROM runners")
-    tx.execute("DELETE FROM readings")
-    tx.execute("DELETE FROM lanes")
-    tx.execute("DELETE FROM service WHERE key='draining'")
-    tx.execute("DELETE FROM reservations")
-    tx.execute("DELETE FROM releases")
+    clear_run(tx)
     entries = {entry.id: entry for entry in models}
     for spec in specs:
         put_lane(tx, _lane(tx, settings, entries[spec.model], spec))
@@ -203,4 +199,4 @@ def clear_run_files(paths: Paths) -> None:
 def hand_back(tx: Tx, settings: Settings) -> None:
     """At the end of a run: whatever is still held goes back to its lane, and no runner is left."""
     _requeue(tx, settings, cause=None)
-    tx.execute("DELETE FROM runners")
+    roster.disband(tx)

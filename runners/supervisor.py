@@ -37,11 +37,12 @@ from runners.devices.base import OUT
 from runners.ground import address_of, bind, listen, lock_directory, require_loopback, usable
 from runners.hangs import Hangs
 from runners.process import adopt_orphans, oom_kills, resident_bytes
+from runners.pulse import Pulse
 from runners.residents import Residents
-from store import failover, promises
-from store.clock import boot_id
+from store import failover, promises, roster
 from store.database import Paths, checkpoint, default_root, migrate, read_engine, write_engine
 from store.gate import Gate
+from store.house import drain
 from store.journal import Tx
 from store.models.catalog import ModelEntry
 from store.settings import Settings, load, write_in_force
@@ -200,11 +201,7 @@ class Supervisor:
         def unit(tx: Tx) -> None:
             started = ev.RunnerStarted(spec.lane, spec.device, pid, spec.engine, spec.model)
             tx.append(f"runner-{name}", started, actor="supervisor")
-            tx.execute(
-                "INSERT INTO runners (id, lane, model, device, engine, pid, ticks, boot_id, state, beat_us, "
-                "started_us) VALUES (?,?,?,?,?,?,?,?,'starting',?,?)",
-                (name, spec.lane, spec.model, spec.device, spec.engine, pid, ticks, boot_id(), tx.now_us, tx.now_us),
-            )
+            roster.enlist(tx, roster.Enlisted(name, spec.lane, spec.model, spec.device, spec.engine, pid, ticks))
 
         return unit
 
@@ -270,16 +267,14 @@ class Supervisor:
     def _beats(self) -> None:
         self.hangs.monitor(self.clocks.silent_s())
         now = self.writer.clock.now_us()
-        rows = [
-            (child.pulse.phase(), resident_bytes(child.pid), now, child.id)
+        signs = [
+            roster.Sign(child.id, _state_of(child.pulse), resident_bytes(child.pid), now)
             for child in self.children
             if child.pulse is not None and child.process is not None
         ]
 
         def unit(tx: Tx) -> None:
-            for phase, rss, at, name in rows:
-                state = "starting" if phase == "unused" else phase
-                tx.execute("UPDATE runners SET state=?, rss_bytes=?, beat_us=? WHERE id=?", (state, rss, at, name))
+            roster.sign(tx, signs)
             promises.forget_releases(tx, now - _RELEASES_KEPT_US)
 
         self._later(unit)
@@ -321,11 +316,7 @@ class Supervisor:
     def _wind_down(self) -> None:
         """Refuse new work, let running work reach a checkpoint, then end everyone."""
         log.info("stopping: running work is brought to a checkpoint")
-        self._later(
-            lambda tx: tx.execute(
-                "INSERT INTO service (key, value) VALUES ('draining','1') ON CONFLICT (key) DO UPDATE SET value='1'"
-            )
-        )
+        self._later(drain)
         runners = [child for child in self.children if child.spec is not None]
         for child in runners:
             child.terminate()
@@ -360,6 +351,11 @@ class Supervisor:
         future = self.writer.submit(unit)
         future.add_done_callback(_complain)
         return future
+
+
+def _state_of(pulse: Pulse) -> str:
+    phase = pulse.phase()
+    return "starting" if phase == "unused" else phase
 
 
 def _complain(future: "Future[Any]") -> None:

@@ -123,3 +123,8 @@ def pair(tx: Tx, model: str) -> PairClass:
     row = tx.execute("SELECT simulated FROM devices WHERE id=?", (gpu.device,)).fetchone()
     source = PathFacts(gpu.engine, gpu.contract, on_host=bool(row and row[0]))
     return pair_class(source, PathFacts(cpu.engine, cpu.contract, on_host=True))
+
+
+def set_learned(tx: Tx, model: str, load_bytes: int) -> None:
+    """What the model's process was seen to take on the device counts from here on."""
+    tx.execute("UPDATE lanes SET load_bytes=?, need_basis='learned' WHERE lane='gpu' AND model=?", (load_bytes, model))

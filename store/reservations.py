@@ -56,6 +56,11 @@ def promised(tx: Sees, holder: str) -> int | None:
     return int(row[0]) if row else None
 
 
+def raise_to(tx: Tx, holder: str, size: int) -> None:
+    """A promise is at least so much from here on; nothing where there is none."""
+    tx.execute("UPDATE reservations SET bytes=max(bytes, ?) WHERE holder=?", (size, holder))
+
+
 def need_of(tx: Sees, lane: Lane, model: str) -> Need | None:
     """What a request of this model needs on its lane, or None where memory is not accounted."""
     row = tx.execute(

@@ -1,0 +1,28 @@
+"""The state of the house between runs: what a new run clears away, and whether this one is about to end."""
+
+from typing import Final
+
+from store.journal import Tx
+
+_OF_ONE_RUN: Final = ("runners", "readings", "lanes", "reservations", "releases")
+
+
+def clear_run(tx: Tx) -> None:
+    """Forget what was true of the former run only. Leases stay: whoever held one is told of it first."""
+    for table in _OF_ONE_RUN:
+        tx.execute(f"DELETE FROM {table}")  # noqa: S608 -- constants
+    tx.execute("DELETE FROM service WHERE key='draining'")
+
+
+def drain(tx: Tx) -> None:
+    """From here on nothing new is admitted."""
+    tx.execute("INSERT INTO service (key, value) VALUES ('draining','1') ON CONFLICT (key) DO UPDATE SET value='1'")
+
+
+def put_reading(tx: Tx, device: str, at_us: int, document: str) -> None:
+    """Keep the latest reading of a device, under the time it was taken, not the time it was written."""
+    tx.execute(
+        "INSERT INTO readings (device, at_us, doc) VALUES (?,?,?) "
+        "ON CONFLICT (device) DO UPDATE SET at_us=excluded.at_us, doc=excluded.doc",
+        (device, at_us, document),
+    )
