@@ -1,7 +1,9 @@
 """Setting up: whoever comes first, however often, and whenever it dies, the schema is whole or not there."""
 
+import sqlite3
 import subprocess
 import time
+from contextlib import closing
 
 import pytest
 from desk import Desk, ask, python
@@ -82,10 +84,11 @@ def test_killed_at_any_moment(empty: Paths, step: int) -> None:
     process.kill()
     process.communicate()
     if empty.database.exists():
-        tables_there = (
-            ask(empty, "SELECT count(*) FROM sqlite_master WHERE type='table'") if _readable(empty) else [(0,)]
-        )
-        assert tables_there in ([(0,)], [(len(tables.metadata.tables) + 1,)]), "half a schema"
+        # By a connection that may write: in a store's first milliseconds a kill can leave a journal to be rolled back,
+        # and a read-only connection may not do that.
+        with closing(sqlite3.connect(empty.database)) as connection:
+            found = connection.execute("SELECT count(*) FROM sqlite_master WHERE type='table'").fetchone()
+        assert found in {(0,), (len(tables.metadata.tables) + 1,)}, "half a schema"
     migrate(empty)
     whole(empty)
 
@@ -112,10 +115,6 @@ migrate(Paths(Path(sys.argv[1])))
     assert process.wait(PATIENCE_S) == -9
     migrate(empty)
     whole(empty)
-
-
-def _readable(paths: Paths) -> bool:
-    return paths.database.stat().st_size > 0
 
 
 def test_a_network_filesystem_is_refused(empty: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
