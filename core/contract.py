@@ -1,28 +1,39 @@
 """How alike two paths answer: the class of a pair, from what is known of both.
 
 1. `none` unless the contracts agree (same tokenizer, weights, quantization, template).
-2. `identical` when both are the same engine build computing on the same kind of processor: a simulated accelerator
-   computes on the host, so its pair with the CPU lane is of this class, and so is CPU with CPU.
-3. `faithful` needs a stored proof; without one a real accelerator's pair is `none`.
+2. `identical` when both are the same engine build computing on the host's processor, one request at a time: a
+   simulated accelerator computes on the host, so its pair with the CPU lane is of this class, and so is CPU with CPU.
+3. `faithful` when only the number of requests at once differs: other batches change the last bits of a result.
+4. Any other pair is what a stored proof says; without one it is `none`.
 """
 
 import msgspec
 
 from core.words import PairClass
 
+HOST = "host"
+"""The kind of device of everything that computes on the host's own processor."""
+
 
 class PathFacts(msgspec.Struct, frozen=True):
-    """One path: an engine build, a contract, and whether it computes on the host's own processor."""
+    """One path: an engine build on a kind of device, with a contract, working on so many requests at once."""
 
     engine: str
     contract: str
-    on_host: bool
+    kind: str
+    """`host`, the kind of a real accelerator, or `upstream:<name>`."""
+    slots: int = 1
+
+    @property
+    def name(self) -> str:
+        """What a proof is kept under."""
+        return f"{self.engine}@{self.kind}"
 
 
-def pair_class(source: PathFacts, target: PathFacts) -> PairClass:
-    """The class of going on at `target` with what `source` began."""
+def pair_class(source: PathFacts, target: PathFacts, proof: PairClass | None = None) -> PairClass:
+    """The class of going on at `target` with what `source` began; `proof` is what was measured of the two."""
     if not source.contract or source.contract != target.contract:
         return "none"
-    if source.engine == target.engine and source.on_host and target.on_host:
-        return "identical"
-    return "none"
+    if source.name == target.name and source.kind == HOST:
+        return "identical" if source.slots == target.slots == 1 else "faithful"
+    return proof or "none"

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from core.ledger import DeviceFacts
-from core.words import Failover, FaultClass, Lane, PairClass
+from core.words import Failover, FaultClass, Lane, PairClass, Priority
 
 
 class LaneFacts(msgspec.Struct, frozen=True):
@@ -116,7 +116,66 @@ class SafepointFacts(msgspec.Struct, frozen=True, tag="safepoint", tag_field="ki
     """An effect was delivered, or a tool call shown, since the checkpoint."""
 
 
-Facts = AdmissionFacts | SafepointFacts
+class Seat(msgspec.Struct, frozen=True):
+    """A request that holds blocks of a shared cache."""
+
+    request_id: str
+    priority: Priority
+    turn_us: int
+    """Its place in the queue by age and priority; the smallest goes first."""
+    held: int
+    """Blocks it holds."""
+    most: int
+    """Blocks that its prompt and its longest answer would fill."""
+    preemptions: int = 0
+    """How often it gave its place before."""
+
+
+class PoolFacts(msgspec.Struct, frozen=True, tag="pool", tag_field="kind"):
+    """Everything `core.pool.decide` may look at."""
+
+    blocks: int
+    """Of the whole pool."""
+    block_tokens: int
+    seats: tuple[Seat, ...]
+    asks: str
+    """The request that wants to grow; one of the seats."""
+    wants: int
+    """Blocks it wants to hold then."""
+    limit: int
+    """A request that gave its place so often before keeps it."""
+
+
+class ReturnFacts(msgspec.Struct, frozen=True, tag="return", tag_field="kind"):
+    """Everything `core.returning.decide` may look at. Seconds, and units a second."""
+
+    wanted: bool
+    """Policy allows going back."""
+    failover: Failover
+    units: int
+    units_left: int
+    pair: PairClass
+    """How alike the two lanes have been proved to answer."""
+    gpu_serving: bool
+    gpu_waiting: int
+    """Requests that wait for the GPU lane already."""
+    gpu_slots: int
+    spilling: bool
+    moves: int
+    """Changes of lane so far."""
+    on_cpu_s: float
+    """Since it was moved."""
+    least_s: float
+    """Before its first move back; doubles with each move."""
+    least_gain_s: float
+    cpu_tps: float | None
+    """Measured here; None: not known yet."""
+    gpu_tps: float | None
+    takeover_s: float | None
+    """Predicted: a snapshot restored, or the prefix computed anew, over there."""
+
+
+Facts = AdmissionFacts | SafepointFacts | PoolFacts | ReturnFacts
 
 
 class Rejected(msgspec.Struct, frozen=True):
@@ -137,3 +196,5 @@ class Decision(msgspec.Struct, frozen=True):
     """The answer's length where the action is `shrink`."""
     part: Part | None = None
     """The placement where the action is `offload`."""
+    victim: str | None = None
+    """The request that gives its place where the action is `preempt`."""

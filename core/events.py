@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from core.decision import Decision
-from core.words import Failover, FaultClass, FinishReason, Lane, Priority
+from core.words import Failover, FaultClass, FinishReason, Lane, PairClass, Priority
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -84,6 +84,39 @@ class Preempted(Event, frozen=True):
     """Gave its place to another request, by rule; never counts as a fault."""
 
     decision: Decision
+
+
+class SnapshotSaved(Event, frozen=True):
+    """The engine's state after `tokens` tokens (prompt, and `units` of the answer) is in a file, on the disk."""
+
+    tokens: int
+    units: int
+    bytes: int
+    digest: str
+    """SHA-256 of the file in hex."""
+    kv_format: str
+    """What an engine must agree to before it may take the file."""
+    took_us: int
+    """Time that the work stood still for it."""
+
+
+class SnapshotRejected(Event, frozen=True):
+    """A snapshot was not used, and never will be: it is damaged, gone, of another kind, or did not do what it said."""
+
+    units: int
+    reason: str
+
+
+class PrefixReady(Event, frozen=True):
+    """The answer can go on after a takeover: which way was taken, and what it cost."""
+
+    way: Literal["computed", "snapshot", "recomputed", "text"]
+    restored: int
+    """Tokens that came out of a snapshot."""
+    computed: int
+    """Tokens that were evaluated again."""
+    took_us: int
+    note: str = ""
 
 
 class FaultSeen(Event, frozen=True):
@@ -315,6 +348,27 @@ class RunnerExited(Event, frozen=True):
     evidence: dict[str, str | int | float] = {}
 
 
+class EquivalenceProved(Event, frozen=True):
+    """Two paths were asked the same: how alike they answered, and so what a request may do between them."""
+
+    source: str
+    target: str
+    """Paths, as `core.contract.PathFacts.name` spells them."""
+    contract: str
+    pair: PairClass
+    prompts: int
+    free_same: int
+    """Answers that were equal token for token."""
+    tokens: int
+    """Tokens compared with the same text before them."""
+    agreed: int
+    """Of these, how many were the same."""
+    divergence: float
+    """Mean Kullback-Leibler divergence in nats of the two distributions over the tokens both told of."""
+    first_difference: tuple[int, ...] = ()
+    """For each answer that was not equal, the first unit that differs."""
+
+
 class ServiceStarted(Event, frozen=True):
     """One run of the service begins."""
 
@@ -349,6 +403,9 @@ REQUEST_EVENTS: Final[tuple[type[Event], ...]] = (
     LateWriteRejected,
     EffectDelivered,
     ContentErased,
+    SnapshotSaved,
+    SnapshotRejected,
+    PrefixReady,
 )
 OTHER_EVENTS: Final[tuple[type[Event], ...]] = (
     DeviceFound,
@@ -366,6 +423,7 @@ OTHER_EVENTS: Final[tuple[type[Event], ...]] = (
     PressureRose,
     PressureFell,
     RunnerExited,
+    EquivalenceProved,
     ServiceStarted,
     ServiceStopped,
 )

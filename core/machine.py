@@ -71,6 +71,9 @@ TABLE: Final[Mapping[str, Mapping[State, Target]]] = {
     "LateWriteRejected": _same(*ALL_STATES),
     "EffectDelivered": _same(*ALL_STATES),
     "ContentErased": _same(*(s for s in ALL_STATES if s in SETTLED)),
+    "SnapshotSaved": _same(*_TAKEN_UP),
+    "SnapshotRejected": _same(*_TAKEN_UP),
+    "PrefixReady": _same(*_TAKEN_UP),
 }
 
 AFTER_CANCEL: Final = frozenset(
@@ -295,7 +298,7 @@ _HANDLERS: Final[Mapping[str, Callable[[RequestState, ev.Event, int], dict[str, 
     "Checkpointed": _progress,
     "Completed": _progress,
     "FaultSeen": _fault,
-    "Preempted": lambda _s, _e, at: _released(at),
+    "Preempted": lambda s, _e, at: _released(at) | {"preemptions": s.preemptions + 1},
     "Requeued": lambda _s, _e, at: _released(at),
     "Rerouted": _rerouted,
     "Returned": _returned,

@@ -1,6 +1,6 @@
 """All limits and thresholds: defaults, meaning, allowed range. Changed by configuration, recorded when changed."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -74,6 +74,25 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Cores kept free of engine threads where there is more than one."""
     chunk_cap: Count = 16
     """Largest number of units between two checkpoints."""
+    recovery_budget_s: Positive = 0.5
+    """Work that a takeover may have to do again: where an engine can save its state, it does so when more than this
+    would be lost."""
+    snapshot_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.1
+    """Most of a request's time that saving its state may take."""
+    snapshot_bytes: Annotated[int, msgspec.Meta(ge=0)] = 4 << 30
+    """Room for saved states on the disk; beyond it the oldest go first. 0: none are saved."""
+    kv_pool: Literal["paged", "reserve-max"] = "paged"
+    """How requests share one cache: by the blocks they have filled and the next one, or by their longest answer."""
+    preempt_limit: Annotated[int, msgspec.Meta(ge=0)] = 2
+    """How often a request may have to give its place in a full cache to an older one; after that it starts again
+    only where its longest answer fits, and stays."""
+    return_to_gpu: bool = True
+    """Whether work that was moved to the CPU lane goes back to the GPU lane when that pays."""
+    return_gain_s: float = 5.0
+    """Least time that going back must save, takeover included. Negative: go back even at a loss, which frees the CPU
+    lane."""
+    return_after_s: Positive = 10.0
+    """Least time on the CPU lane before work goes back; doubles with each move it has made."""
     max_wait_s: Positive = 60.0
     """Longest time an HTTP call may wait for a change."""
     max_body_bytes: Count = 1_000_000

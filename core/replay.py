@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from core import admission, safepoint
-from core.decision import AdmissionFacts, Decision
+from core import admission, pool, returning, safepoint
+from core.decision import AdmissionFacts, Decision, PoolFacts, ReturnFacts
 from core.events import Event, Recorded
 from core.machine import apply
 from core.state import RequestState
@@ -34,6 +34,10 @@ def decide_again(decision: Decision) -> Decision:
     facts = decision.facts
     if isinstance(facts, AdmissionFacts):
         return admission.decide(facts)
+    if isinstance(facts, PoolFacts):
+        return pool.decide(facts)
+    if isinstance(facts, ReturnFacts):
+        return returning.decide(facts)
     return safepoint.decide(facts)
 
 

@@ -74,6 +74,8 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     cancel_asked: bool = False
     deaths: int = 0
     """Deaths attributable to the input since the last checkpoint."""
+    preemptions: int = 0
+    """How often it gave its place to another."""
     failovers: tuple[FailoverMark, ...] = ()
     degraded: DegradedMark | None = None
     failure: FailureMark | None = None

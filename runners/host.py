@@ -15,6 +15,7 @@ from core.chunks import chunk_size
 from core.errors import Fenced, StopWork
 from runners.corebook import CoreBook
 from runners.devices.base import Device
+from runners.engines.base import Ready
 from runners.pulse import Pulse
 from store.claims import Fence, renew
 from store.writer import Writer
@@ -70,6 +71,8 @@ class EngineHost:
         self._draining = draining
         self._renew_at = self._clock.mono_us() + lease_us // 3
         self._look_at = 0
+        self.how: Ready | None = None
+        """How the sequence got ready, once it is."""
 
     def pulse(self, units: int) -> None:  # noqa: ARG002 -- the protocol tells the size of the step
         """Prove life; raise what must stop the work."""
@@ -99,6 +102,14 @@ class EngineHost:
     def chunk_size(self, done: int) -> int:
         """By the plan pinned at admission."""
         return chunk_size(done, self._cap)
+
+    def stretch(self, done: int) -> int:
+        """One chunk: something may be asked of the engine after each."""
+        return self.chunk_size(done)
+
+    def ready(self, how: Ready) -> None:
+        """The prefix is evaluated."""
+        self.how = how
 
     def _look(self) -> None:
         row = self._bell.connection.execute(

@@ -5,16 +5,19 @@ from typing import Final
 import msgspec
 
 from core import events as ev
-from core.contract import PathFacts, pair_class
+from core.contract import HOST, PathFacts, pair_class
 from core.decision import LaneFacts, Part
 from core.lanes import turn_us
 from core.machine import CLAIMABLE_SQL
 from core.state import RequestState
 from core.words import Lane, PairClass
+from store import proofs
 from store.journal import Tx
 
 _WAITING: Final = f"SELECT count(*) FROM requests WHERE {CLAIMABLE_SQL} AND lane=? AND model=?"  # noqa: S608 -- constants
-_LANE: Final = "SELECT serving, out_reason, context, device, engine, contract FROM lanes WHERE lane=? AND model=?"
+_LANE: Final = (
+    "SELECT serving, out_reason, context, device, engine, contract, slots FROM lanes WHERE lane=? AND model=?"
+)
 
 
 class LaneRow(msgspec.Struct, frozen=True):
@@ -41,6 +44,8 @@ class LaneRow(msgspec.Struct, frozen=True):
     """How it could be placed on the device in part, most layers first."""
     pinned: bool = False
     """Never unloaded to make room."""
+    slots: int = 1
+    """Requests it works on at once."""
 
 
 def lane_row(tx: Tx, lane: Lane, model: str) -> LaneRow | None:
@@ -48,20 +53,22 @@ def lane_row(tx: Tx, lane: Lane, model: str) -> LaneRow | None:
     row = tx.execute(_LANE, (lane, model)).fetchone()
     if row is None:
         return None
-    serving, reason, context, device, engine, contract = row
-    return LaneRow(lane, model, bool(serving), reason, context, device, engine, contract)
+    serving, reason, context, device, engine, contract, slots = row
+    return LaneRow(lane, model, bool(serving), reason, context, device, engine, contract, slots=slots)
 
 
 def put_lane(tx: Tx, row: LaneRow) -> None:
     """Set a lane up, or replace what was there."""
     tx.execute(
         "INSERT INTO lanes (lane, model, serving, out_reason, context, device, engine, contract, load_bytes, "
-        "token_bytes, need_basis, resident, layers, parts, pinned, since_us) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
+        "token_bytes, need_basis, resident, layers, parts, pinned, since_us, slots) "
+        "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
         "ON CONFLICT (lane, model) DO UPDATE SET serving=excluded.serving, "
         "out_reason=excluded.out_reason, context=excluded.context, device=excluded.device, engine=excluded.engine, "
         "contract=excluded.contract, load_bytes=excluded.load_bytes, token_bytes=excluded.token_bytes, "
         "need_basis=excluded.need_basis, resident=excluded.resident, "
-        "layers=excluded.layers, parts=excluded.parts, pinned=excluded.pinned, since_us=excluded.since_us",
+        "layers=excluded.layers, parts=excluded.parts, pinned=excluded.pinned, since_us=excluded.since_us, "
+        "slots=excluded.slots",
         (
             row.lane,
             row.model,
@@ -79,6 +86,7 @@ def put_lane(tx: Tx, row: LaneRow) -> None:
             msgspec.json.encode(row.parts).decode(),
             int(row.pinned),
             tx.now_us,
+            row.slots,
         ),
     )
 
@@ -115,14 +123,22 @@ def position(tx: Tx, state: RequestState) -> int | None:
     return int(ahead)
 
 
+def path_of(tx: Tx, row: LaneRow) -> PathFacts:
+    """The lane as a path that answers."""
+    found = tx.execute("SELECT simulated FROM devices WHERE id=?", (row.device,)).fetchone()
+    kind = HOST if row.lane == "cpu" and found is None and not row.device.startswith("upstream:") else row.device
+    if found is not None and found[0]:
+        kind = HOST
+    return PathFacts(row.engine, row.contract, kind, row.slots)
+
+
 def pair(tx: Tx, model: str) -> PairClass:
     """The class of going on at the CPU lane with what the GPU lane began."""
     gpu, cpu = lane_row(tx, "gpu", model), lane_row(tx, "cpu", model)
     if gpu is None or cpu is None:
         return "none"
-    row = tx.execute("SELECT simulated FROM devices WHERE id=?", (gpu.device,)).fetchone()
-    source = PathFacts(gpu.engine, gpu.contract, on_host=bool(row and row[0]))
-    return pair_class(source, PathFacts(cpu.engine, cpu.contract, on_host=True))
+    source, target = path_of(tx, gpu), path_of(tx, cpu)
+    return pair_class(source, target, proofs.proof_of(tx, source, target))
 
 
 def set_learned(tx: Tx, model: str, load_bytes: int) -> None:

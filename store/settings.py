@@ -8,12 +8,13 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from core.errors import Malformed
 from core.policy import Policy
+from core.words import Lane
 from store.database import Paths
 
 _UNITS: Final = {
@@ -30,6 +31,34 @@ _UNITS: Final = {
 
 _LONGEST: Final = 1e9
 """No time or factor is larger: counted in microseconds it fits the record, and JSON knows no infinity."""
+
+
+class Upstream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A server that speaks the OpenAI API and computes one of the two lanes for one model."""
+
+    name: str
+    """Shown as the device `upstream:<name>`; small letters, digits and dashes."""
+    model: str
+    """The model of the catalog that it serves: prompts are made, and answers are counted, by that model's tokens."""
+    url: str = ""
+    """Where it listens, such as `http://127.0.0.1:8000`."""
+    cmd: str = ""
+    """Or the command that starts it, with `${PORT}` where it is to listen."""
+    lane: Lane = "gpu"
+    """The lane it computes; the other one stays here."""
+    served_model: str = ""
+    """The model's name over there; empty: the first one that it lists."""
+    continues: Literal["tokens", "completion", "message", "none"] = "none"
+    """How it goes on with a partial answer: `tokens` takes token ids, `completion` takes raw text, `message` goes on
+    with a last message of the assistant; `none` cannot. It is tried out at each start."""
+    key_env: str = ""
+    """Name of the environment variable that holds its API key."""
+    first_byte_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+    """How long it may take until the first part of an answer."""
+    silence_s: Annotated[float, msgspec.Meta(gt=0)] = 15.0
+    """How long it may be silent within an answer."""
+    start_s: Annotated[float, msgspec.Meta(gt=0)] = 120.0
+    """How long a command may take until it answers."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,6 +80,18 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What each token of a request to the `null` model pretends to take on a device."""
     pinned: tuple[str, ...] = ()
     """Models that are never unloaded to make room for others."""
+    gpu_slots: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    """Requests that the GPU lane works on at once, where the engine can. With more than one, answers may differ in
+    their wording from what one at a time would give; what was shown is never changed."""
+    cpu_slots: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    """The same for the CPU lane."""
+    pool_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Tokens that all requests of a lane share one cache of, with more than one slot; 0: a whole context for each."""
+    llama_server: str = ""
+    """How the llama.cpp engine gets its server: empty for the one in the `xllamacpp` package, the URL of one that
+    runs already, or a command line such as `llama-server -m ${MODEL} --port ${PORT}`."""
+    upstreams: tuple[Upstream, ...] = ()
+    """Servers that compute a lane, in tables `[[upstreams]]`."""
     unified_memory: dict[str, bool] = {}
     """By UUID of a device or its beginning: whether it computes in the host's memory, where recognising it fails."""
     policy: Policy = Policy()

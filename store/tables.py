@@ -4,7 +4,19 @@ Events are canonical. `requests`, `devices` are projections, rebuilt from events
 lost without harm, or recovered by rule.
 """
 
-from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, Table, Text, UniqueConstraint, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
 
 from core.machine import CLAIMABLE_SQL
 
@@ -112,6 +124,7 @@ lanes = Table(
     Column("gpu_layers", Integer),
     Column("parts", Text, nullable=False, server_default="[]"),
     Column("since_us", BigInteger, nullable=False),
+    Column("slots", Integer, nullable=False, server_default="1"),
 )
 
 reservations = Table(
@@ -196,6 +209,33 @@ idempotency = Table(
     Column("request_id", Text, nullable=False),
     Column("created_us", BigInteger, nullable=False),
     Index("ix_idempotency_created", "created_us"),
+    sqlite_with_rowid=False,
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("request_id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("units", Integer, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("kv_format", Text, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Index("ix_snapshots_created", "created_us"),
+    sqlite_with_rowid=False,
+)
+
+rates = Table(
+    "rates",
+    metadata,
+    Column("lane", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("prefill_tps", Float),
+    Column("decode_tps", Float),
+    Column("updated_us", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
 

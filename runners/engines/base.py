@@ -4,13 +4,15 @@
 2. It works in *chunks*: a chunk is handed out whole, or, when a fault cuts it short, not at all.
 3. Inside a chunk it only pulses. A pulse may raise: the engine lets that pass through.
 4. Sampling is by position: the random state of unit i is a hash of (seed, i). Nothing random is carried over.
+   An engine that takes one seed for a whole call draws a chunk with the seed of the chunk's first unit.
 5. A resume replays the same shapes (prompt in its original batches, then one unit at a time), so that the
-   continuation is bit-identical on the same build.
+   continuation is bit-identical on the same build; or it begins with a snapshot, and replays only what came after it.
+6. A snapshot is taken between chunks. What it must hold is told by whoever kept it, and checked when it is used.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -37,6 +39,53 @@ class GenerateWork(msgspec.Struct, frozen=True):
     eos: tuple[int, ...]
     """Ids that end the answer. They are not part of the units handed out."""
     sampling: Sampling
+    snapshot: "Snapshot | None" = None
+    """Begin with this saved state instead of computing what it holds. Its file was verified already."""
+    constraint: "Constraint | None" = None
+    """What every answer must match. The work is then one chunk: the state of a grammar is carried nowhere."""
+    said: "Said | None" = None
+    """The conversation in words, for an engine that takes no token ids."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A saved state of the attention cache: a file, and what it holds."""
+
+    path: Path
+    tokens: int
+    """Tokens evaluated in it: the prompt, and the first units of the answer."""
+
+
+class Constraint(msgspec.Struct, frozen=True):
+    """Exactly one of the two."""
+
+    grammar: str | None = None
+    """In llama.cpp's GBNF."""
+    json_schema: dict[str, Any] | None = None
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What the prompt's tokens were made of."""
+
+    messages: tuple[tuple[str, str], ...] = ()
+    """(role, content) in order; empty for raw text."""
+    prompt: str | None = None
+    """Raw text, instead of messages."""
+
+
+Way = Literal["computed", "snapshot", "recomputed", "text"]
+"""How a sequence got ready: from the prompt alone; from a snapshot; prompt and units anew; by sending text on."""
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The prefix is evaluated; the next thing is a new unit."""
+
+    way: Way
+    restored: int
+    """Tokens that came out of a snapshot."""
+    computed: int
+    """Tokens that were evaluated."""
+    note: str = ""
+    """Why a snapshot that was offered was not used; empty when there is nothing to say."""
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -52,6 +101,18 @@ class LoadPlan(msgspec.Struct, frozen=True):
     context: int
     gpu_layers: int = 0
     threads: int = 1
+    """For the whole life of the model, where the engine cannot change them."""
+    slots: int = 1
+    """Sequences at once."""
+    cells: int = 0
+    """Tokens that all sequences together may hold; 0: each may hold a whole context."""
+    snapshots: Path | None = None
+    """Where snapshots are saved to and read from; None: none are wanted."""
+    contract: str = ""
+    """Of the model; part of what a snapshot agrees to."""
+    server: str = ""
+    """How the engine's server is reached, where it has one: empty (inside this process), a URL, or a command line
+    with `${PORT}` and `${MODEL}` in it."""
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -59,9 +120,12 @@ class Capabilities(msgspec.Struct, frozen=True):
 
     workloads: tuple[str, ...]
     resume: Literal["token", "text", "unit", "none"]
-    snapshots: bool = False
     slots: int = 1
-    cancel_in_prefill: bool = True
+    """Most sequences at once that this engine can take; `LoadPlan.slots` may ask for fewer."""
+    fixed_threads: bool = False
+    """It keeps the threads it was loaded with."""
+    constraints: bool = False
+    """It can hold an answer to a grammar."""
 
 
 class Host(Protocol):
@@ -80,12 +144,45 @@ class Host(Protocol):
     def chunk_size(self, done: int) -> int:
         """Units wanted in the chunk that starts after `done` units."""
 
+    def stretch(self, done: int) -> int:
+        """Units after `done` that may be computed in one go, at least a chunk.
+
+        Nothing will be asked of the engine between their chunks: no snapshot, no making room. They are handed out in
+        chunks all the same.
+        """
+
+    def ready(self, how: Ready) -> None:
+        """Called once, when the prefix is evaluated and before the first new unit is computed."""
+
+
+class Sequence(Protocol):
+    """The chunks of one piece of work, in order. Whoever takes them closes it, at the end or before."""
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """Itself."""
+
+    def __next__(self) -> Chunk:
+        """The next chunk; the last one has `end` set."""
+
+    def close(self) -> None:
+        """Stop computing, and let go of the slot. Closing twice does nothing."""
+
 
 class Loaded(Protocol):
-    """A model in memory, ready to work. One sequence at a time unless capabilities say more."""
+    """A model in memory, ready to work. As many sequences at once as were planned."""
 
-    def begin(self, work: GenerateWork, host: Host) -> Iterator[Chunk]:
-        """Chunks from `work.done` on; the last one has `end` set."""
+    kv_format: str
+    """What a snapshot must agree to for this engine to take it; empty: it has none."""
+
+    def begin(self, work: GenerateWork, host: Host) -> Sequence:
+        """Chunks from `work.done` on. Raises `core.errors.EngineFault` for work that cannot be."""
+
+    def save(self, sequence: Sequence, into: Path) -> int:
+        """Save the sequence's state between two chunks, and answer the tokens it holds.
+
+        The file is complete, not yet flushed to the disk. Raises `EngineFault` when it could not be saved; the
+        sequence goes on in any case.
+        """
 
     def close(self) -> None:
         """Give the memory back."""

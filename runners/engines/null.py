@@ -15,6 +15,10 @@ the answer. Sampling is ignored, so that every path gives the same answer by def
 5. The last order of a kind counts: in a conversation that is the newest message. What is not exactly one of these
    orders is ordinary text.
 6. It pulses after each unit; at full speed after each block of at most 64.
+7. Its prompts take no time, unless the environment's FAILSOFT_NULL_PREFILL_TPS sets a speed: then each token that is
+   evaluated before the first new unit takes its share.
+8. Its snapshots are the ids that were evaluated, as little-endian 32-bit words. One that holds other ids than the work
+   says is an `EngineFault`, as a real engine would not even notice.
 """
 
 import os
@@ -22,7 +26,7 @@ import re
 import signal
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -31,7 +35,19 @@ from typing import NoReturn
 import msgspec
 
 from core.errors import EngineFault
-from runners.engines.base import Capabilities, Chunk, EndReason, GenerateWork, Host, Loaded, LoadPlan
+from runners.engines.base import (
+    Capabilities,
+    Chunk,
+    EndReason,
+    GenerateWork,
+    Host,
+    Loaded,
+    LoadPlan,
+    Ready,
+    Sequence,
+    Snapshot,
+    Way,
+)
 
 END = 256
 """The id that ends an answer."""
@@ -55,14 +71,18 @@ class NullEngine:
 
     def load(self, model: Path, plan: LoadPlan) -> Loaded:  # noqa: ARG002 - it has no model to read
         """Ready at once; raises `EngineFault` when FAILSOFT_NULL_TPS is not a speed."""
-        given = os.environ.get("FAILSOFT_NULL_TPS", "0")
-        try:
-            speed = float(given)
-        except ValueError:
-            speed = -1.0
-        if not 0 <= speed < float("inf"):
-            raise EngineFault(f"FAILSOFT_NULL_TPS={given!r} is no speed. Give units per second, or 0 for full speed.")
-        return _Loaded(plan.context, speed)
+        return _Loaded(plan, _speed("FAILSOFT_NULL_TPS"), _speed("FAILSOFT_NULL_PREFILL_TPS"))
+
+
+def _speed(name: str) -> float:
+    given = os.environ.get(name, "0")
+    try:
+        speed = float(given)
+    except ValueError:
+        speed = -1.0
+    if not 0 <= speed < float("inf"):
+        raise EngineFault(f"{name}={given!r} is no speed. Give units per second, or 0 for full speed.")
+    return speed
 
 
 class _Orders(msgspec.Struct, frozen=True):
@@ -75,34 +95,65 @@ class _Orders(msgspec.Struct, frozen=True):
 
 
 class _Loaded:
-    def __init__(self, context: int, speed: float) -> None:
-        self._context = context
+    def __init__(self, plan: LoadPlan, speed: float, prefill: float) -> None:
+        self._plan = plan
         self._speed = speed
+        self._prefill = prefill
+        self.kv_format = f"null/{NullEngine.version}" if plan.snapshots is not None else ""
 
-    def begin(self, work: GenerateWork, host: Host) -> Iterator[Chunk]:
+    def begin(self, work: GenerateWork, host: Host) -> Sequence:
         """Check the work as a real engine must, then hand out its chunks."""
         if not work.prompt:
             raise EngineFault("The prompt has no tokens; there is nothing to continue.")
         if len(work.done) > work.max_units:
             raise EngineFault(f"{len(work.done)} units are done already, more than the {work.max_units} wanted.")
-        if len(work.prompt) + work.max_units > self._context:
+        if len(work.prompt) + work.max_units > self._plan.context:
             raise EngineFault(
                 f"{len(work.prompt)} prompt tokens and {work.max_units} units do not fit a context of"
-                f" {self._context} tokens."
+                f" {self._plan.context} tokens."
             )
-        return _chunks(work, host, _read_orders(work.prompt, self._speed))
+        return _Sequence(work, host, _read_orders(work.prompt, self._speed), self._prefill)
+
+    def save(self, sequence: Sequence, into: Path) -> int:
+        """Write the ids that a real engine would hold the state of: all but the newest unit."""
+        assert isinstance(sequence, _Sequence)
+        ids = sequence.evaluated()
+        into.write_bytes(struct.pack(f"<{len(ids)}I", *ids))
+        return len(ids)
 
     def close(self) -> None:
         """Nothing to give back."""
 
 
-def _chunks(work: GenerateWork, host: Host, orders: _Orders) -> Iterator[Chunk]:
+class _Sequence:
+    def __init__(self, work: GenerateWork, host: Host, orders: _Orders, prefill: float) -> None:
+        self._work = work
+        self._units = list(work.done)
+        self._chunks = _chunks(work, host, orders, prefill)
+
+    def __iter__(self) -> "_Sequence":
+        return self
+
+    def __next__(self) -> Chunk:
+        chunk = next(self._chunks)
+        self._units += chunk.units
+        return chunk
+
+    def close(self) -> None:
+        self._chunks.close()
+
+    def evaluated(self) -> tuple[int, ...]:
+        """What is known, without the newest unit, whose successor is not computed yet."""
+        return (*self._work.prompt, *self._units[:-1])
+
+
+def _chunks(work: GenerateWork, host: Host, orders: _Orders, prefill: float) -> Generator[Chunk, None, None]:
     done = len(work.done)
     if done == work.max_units:
         yield Chunk((), "length")
         return
     host.threads()
-    host.pulse(len(work.prompt) + done)
+    _get_ready(work, host, prefill)
     answer = _scripted(orders.script) if orders.script is not None else _hashed(work.prompt)
     eos = {END, *work.eos}
     end: EndReason | None = None
@@ -120,6 +171,31 @@ def _chunks(work: GenerateWork, host: Host, orders: _Orders) -> Iterator[Chunk]:
         if end is None and done == work.max_units:
             end = "length"
         yield Chunk(units, end)
+
+
+def _get_ready(work: GenerateWork, host: Host, prefill: float) -> None:
+    known = (*work.prompt, *work.done)
+    restored = _restored(work.snapshot, known) if work.snapshot is not None else 0
+    evaluate = max(0, len(known) - (1 if work.done else 0) - restored)
+    step = _BLOCK if prefill > 0 else max(1, evaluate)
+    for first in range(0, evaluate, step):
+        size = min(step, evaluate - first)
+        if prefill > 0:
+            time.sleep(size / prefill)
+        host.pulse(size)
+    way: Way = "snapshot" if restored else "recomputed" if work.done else "computed"
+    host.ready(Ready(way, restored, evaluate))
+
+
+def _restored(snapshot: Snapshot, known: tuple[int, ...]) -> int:
+    try:
+        words = snapshot.path.read_bytes()
+    except OSError as error:
+        raise EngineFault(f"The snapshot {snapshot.path.name} cannot be read: {error.strerror}.") from error
+    held = struct.unpack(f"<{len(words) // 4}I", words[: len(words) // 4 * 4])
+    if len(held) != snapshot.tokens or held != known[: len(held)]:
+        raise EngineFault(f"The snapshot {snapshot.path.name} does not hold what it should.")
+    return len(held)
 
 
 def _spend(first: int, count: int, orders: _Orders, host: Host) -> None:

@@ -30,13 +30,24 @@ def test_a_later_position_never_has_a_smaller_chunk(cap: int, done: int) -> None
     assert chunk_size(done, cap) <= chunk_size(done + 1, cap)
 
 
-HOST = PathFacts("e/1", "c", on_host=True)
-CARD = PathFacts("e/1", "c", on_host=False)
+HERE = PathFacts("e/1", "c", "host")
+CARD = PathFacts("e/1", "c", "nvidia")
 
 
-def test_only_the_same_build_on_the_host_is_identical() -> None:
-    assert pair_class(HOST, HOST) == "identical"
-    assert pair_class(CARD, HOST) == "none"
-    assert pair_class(HOST, PathFacts("e/2", "c", on_host=True)) == "none"
-    assert pair_class(HOST, PathFacts("e/1", "d", on_host=True)) == "none"
-    assert pair_class(PathFacts("e/1", "", on_host=True), PathFacts("e/1", "", on_host=True)) == "none"
+def test_only_the_same_build_on_the_host_one_at_a_time_is_identical() -> None:
+    assert pair_class(HERE, HERE) == "identical"
+    assert pair_class(CARD, HERE) == "none"
+    assert pair_class(HERE, PathFacts("e/2", "c", "host")) == "none"
+    assert pair_class(HERE, PathFacts("e/1", "d", "host")) == "none"
+    assert pair_class(PathFacts("e/1", "", "host"), PathFacts("e/1", "", "host")) == "none"
+
+
+def test_several_at_once_are_faithful_to_one_at_a_time() -> None:
+    """Other batches change the last bits of a result, so that a token may flip: proved of both engines."""
+    assert pair_class(PathFacts("e/1", "c", "host", slots=4), HERE) == "faithful"
+    assert pair_class(HERE, PathFacts("e/1", "c", "host", slots=4)) == "faithful"
+
+
+def test_a_proof_decides_about_unlike_paths_and_never_about_unlike_contracts() -> None:
+    assert pair_class(CARD, HERE, "faithful") == "faithful"
+    assert pair_class(CARD, PathFacts("e/1", "d", "host"), "identical") == "none"

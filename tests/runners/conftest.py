@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from runners.engines.base import Ready
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -18,6 +20,9 @@ class RecordingHost:
         self.sizes = list(sizes)
         self.calls: list[tuple[str, int]] = []
         self.at_pulse: Callable[[int], None] | None = None
+        self.how: Ready | None = None
+        self.run_on = 0
+        """Units that may be computed in one go; 0: a chunk."""
 
     def pulse(self, units: int) -> None:
         self.calls.append(("pulse", units))
@@ -32,6 +37,13 @@ class RecordingHost:
         size = self.sizes.pop(0) if len(self.sizes) > 1 else self.sizes[0]
         self.calls.append(("chunk_size", done))
         return size
+
+    def stretch(self, done: int) -> int:
+        return self.run_on or self.sizes[0]
+
+    def ready(self, how: Ready) -> None:
+        self.calls.append(("ready", how.computed))
+        self.how = how
 
     @property
     def pulses(self) -> list[int]:

@@ -1,0 +1,84 @@
+"""Work that was moved to the CPU lane: may it go back to the GPU lane now, and does that pay?
+
+In this order; the first rule that applies decides:
+
+1. `return-off`          policy keeps work where it is.
+2. `gpu-still-out`       the GPU lane does not serve. `gpu-under-pressure`: it serves, and is short of memory.
+3. `gpu-busy`            others wait for that lane already; going back would only wait there.
+4. `pair-not-alike`      text was shown, and the two lanes are not proved alike enough for this request.
+5. `too-soon`            it was moved only just now; each move doubles the wait, so that a device that comes and goes
+                         does not toss work about.
+6. `rates-unknown`       how fast the lanes are was not measured yet, so whether it pays is not known.
+7. `not-worth-it`        less than the least gain would be saved, the takeover counted.
+8. `gpu-is-back`         it goes back.
+
+With a negative least gain rules 6 and 7 ask nothing: the CPU lane is wanted free.
+"""
+
+from core.decision import Decision, Rejected, ReturnFacts
+
+RETURN = "return-gpu"
+STAY = "stay-cpu"
+
+
+def decide(facts: ReturnFacts) -> Decision:
+    """`return-gpu` or `stay-cpu`, with the reason against the other."""
+    obstacle = _lane(facts) or _request(facts) or _gain(facts)
+    if obstacle is not None:
+        rule, why = obstacle
+        return Decision(STAY, rule, facts, (Rejected(RETURN, why),))
+    return Decision(RETURN, "gpu-is-back", facts, (Rejected(STAY, _pays(facts)),))
+
+
+def least_wait_s(facts: ReturnFacts) -> float:
+    """How long it stays on the CPU lane at least."""
+    return facts.least_s * 2.0 ** min(max(0, facts.moves - 1), 16)
+
+
+def gain_s(facts: ReturnFacts) -> float | None:
+    """Seconds saved by going back, takeover counted; None where a rate is not known."""
+    if not facts.cpu_tps or not facts.gpu_tps or facts.takeover_s is None:
+        return None
+    return facts.units_left / facts.cpu_tps - facts.units_left / facts.gpu_tps - facts.takeover_s
+
+
+def _lane(f: ReturnFacts) -> tuple[str, str] | None:
+    if not f.wanted:
+        return "return-off", "policy keeps work on the lane it was moved to"
+    if not f.gpu_serving:
+        return "gpu-still-out", "the GPU lane does not serve"
+    if f.spilling:
+        return "gpu-under-pressure", "the device's memory has not been calm for long enough"
+    if f.gpu_waiting >= f.gpu_slots:
+        return "gpu-busy", f"{f.gpu_waiting} requests wait for the GPU lane already"
+    return None
+
+
+def _request(f: ReturnFacts) -> tuple[str, str] | None:
+    if f.units:
+        if f.pair == "none":
+            return "pair-not-alike", "text was shown, and the two lanes are not proved to answer alike"
+        if f.failover == "identical" and f.pair != "identical":
+            return "pair-not-alike", "failover is `identical`, and the lanes are only `faithful`"
+    least = least_wait_s(f)
+    if f.on_cpu_s < least:
+        return "too-soon", f"it was moved {f.on_cpu_s:.1f} s ago, and stays {least:.0f} s at least"
+    return None
+
+
+def _gain(f: ReturnFacts) -> tuple[str, str] | None:
+    if f.least_gain_s < 0:
+        return None
+    gain = gain_s(f)
+    if gain is None:
+        return "rates-unknown", "how fast the two lanes are has not been measured yet"
+    if gain < f.least_gain_s:
+        return "not-worth-it", f"going back would save {gain:.1f} s, and {f.least_gain_s:.1f} s are asked for"
+    return None
+
+
+def _pays(f: ReturnFacts) -> str:
+    gain = gain_s(f)
+    if gain is None or f.least_gain_s < 0:
+        return "the GPU lane takes it, and the CPU lane is wanted free"
+    return f"going back saves {gain:.1f} s"

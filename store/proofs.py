@@ -1,0 +1,35 @@
+"""What was measured of two paths: kept in the journal, asked for by the safe-point decision.
+
+A proof holds for one contract and two paths, in either direction: the stream's name digests the three.
+"""
+
+import hashlib
+
+from core import events as ev
+from core.contract import PathFacts
+from core.words import PairClass
+from store.journal import Sees, Tx
+
+
+def stream_of(source: PathFacts, target: PathFacts) -> str:
+    """The stream of this pair's proofs, the same in both directions."""
+    names = "\n".join([source.contract, *sorted((source.name, target.name))])
+    return f"contract-{hashlib.sha256(names.encode()).hexdigest()[:16]}"
+
+
+def proof_of(tx: Sees, source: PathFacts, target: PathFacts) -> PairClass | None:
+    """The class that the last proof found, or None without one."""
+    row = tx.execute(
+        "SELECT schema, data FROM events WHERE stream=? AND type='EquivalenceProved' ORDER BY version DESC LIMIT 1",
+        (stream_of(source, target),),
+    ).fetchone()
+    if row is None:
+        return None
+    event = ev.decode("EquivalenceProved", row[0], row[1])
+    assert isinstance(event, ev.EquivalenceProved)
+    return event.pair
+
+
+def keep(tx: Tx, source: PathFacts, target: PathFacts, event: ev.EquivalenceProved, *, actor: str) -> None:
+    """Record a proof; it counts from the next decision on."""
+    tx.append(stream_of(source, target), event, actor=actor)
