@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from core import events as ev
-from core.decision import Decision
+from core.decision import Decision, PoolFacts
 from core.words import Lane
 
 _LANES: Final[Mapping[str, str]] = {"gpu": "the GPU lane", "cpu": "the CPU lane"}
@@ -50,6 +50,23 @@ REASONS: Final[Mapping[str, str]] = {
     "asked": "it was asked for",
     "deadline": "its deadline passed",
     "ttl": "nobody resumed it in time",
+    "gpu-is-back": "the GPU lane serves again",
+    "returned": "the GPU lane serves again",
+    "restore-failed": "a saved state did not come back as it was",
+    "cannot-continue": "the server there cannot go on with an answer that was begun elsewhere",
+    "upstream-failed": "the server that computes the lane failed",
+    "damaged": "its bytes are not those that were saved",
+    "missing": "its file is gone",
+    "other-kind": "it is of another engine, model or context",
+    "not-restored": "the engine did not restore what it should",
+    "gpu-still-out": "the GPU lane does not serve",
+    "gpu-under-pressure": "the device's memory is under pressure",
+    "gpu-busy": "others wait for the GPU lane already",
+    "pair-not-alike": "the two lanes are not proved to answer alike",
+    "too-soon": "it was moved only just now",
+    "rates-unknown": "how fast the lanes are is not known yet",
+    "not-worth-it": "going back would save too little",
+    "return-off": "work stays on the lane it was moved to",
 }
 
 _RULES: Final[Mapping[str, str]] = {
@@ -71,6 +88,8 @@ _RULES: Final[Mapping[str, str]] = {
     "continue-faithful": "the CPU path answers faithfully, so it goes on after the last shown word",
     "too-big-for-lane": "the same size would be refused on the same lane again, and no other lane may take it",
     "resumed": "it was resumed there",
+    "pool-full": "the shared cache was full, and it was the last in turn",
+    "gpu-is-back": "the GPU lane takes it again, and that pays",
     "gpu-ready": "the GPU lane serves and has room",
 }
 
@@ -168,6 +187,44 @@ def _replanned(event: ev.Replanned) -> str:
     return f"Looked at again and left in place: {reason(event.reason)}."
 
 
+def _returned(event: ev.Returned) -> str:
+    gain = f": {event.decision.rejected[0].reason}" if event.decision and event.decision.rejected else ""
+    return f"Moved back to the GPU lane because {reason(event.reason)}{gain}."
+
+
+def _preempted(event: ev.Preempted) -> str:
+    facts = event.decision.facts
+    asked = f", so that {facts.asks} can go on" if isinstance(facts, PoolFacts) else ""
+    return f"Gave way to another request: {explain_decision(event.decision)}{asked}."
+
+
+def _saved(event: ev.SnapshotSaved) -> str:
+    return (
+        f"Saved the engine's state after {event.tokens} tokens ({mib(event.bytes)}) in {event.took_us / 1e3:.0f} ms;"
+        f" a takeover begins with it after token {event.units}."
+    )
+
+
+def _ready(event: ev.PrefixReady) -> str:
+    took = f"{event.took_us / 1e6:.2f} s"
+    if event.way == "snapshot":
+        how = f"{event.restored} tokens came out of a saved state, {event.computed} were computed again, in {took}"
+    elif event.way == "text":
+        how = f"the text so far was sent on, in {took}"
+    else:
+        how = f"{event.computed} tokens were computed again, in {took}"
+    why = f" ({reason(event.note)})" if event.note else ""
+    return f"Ready to go on: {how}{why}."
+
+
+def _proved(event: ev.EquivalenceProved) -> str:
+    share = event.agreed / event.tokens if event.tokens else 0.0
+    return (
+        f"Asked the same {event.prompts} prompts, {event.source} and {event.target} gave {event.free_same} equal"
+        f" answers; {share:.1%} of {event.tokens} next tokens agree, so the pair is {event.pair}."
+    )
+
+
 def _lost(event: ev.DeviceLost) -> str:
     trust = f"what it computed since then is not trusted (epoch {event.epoch})"
     return f"A device is out ({reason(event.reason)}); {trust}."
@@ -179,11 +236,11 @@ _SENTENCES: Final[Mapping[type[ev.Event], Callable[..., str]]] = {
     ev.Replanned: _replanned,
     ev.Started: _started,
     ev.Checkpointed: lambda e: f"Token {e.units} is durable; {e.visible_upto} characters may be shown.",
-    ev.Preempted: lambda e: f"Gave way to another request: {explain_decision(e.decision)}.",
+    ev.Preempted: _preempted,
     ev.FaultSeen: _fault,
     ev.Requeued: lambda e: f"Back in the queue of its lane; {explain_decision(e.decision)}.",
     ev.Rerouted: _rerouted,
-    ev.Returned: lambda e: f"Moved back to the GPU lane because {reason(e.reason)}.",
+    ev.Returned: _returned,
     ev.Completed: lambda e: f"Completed with {e.units} tokens.",
     ev.Failed: lambda e: f"Stopped as a resumable error because {reason(e.reason)}; {explain_decision(e.decision)}.",
     ev.Resumed: _resumed,
@@ -193,6 +250,10 @@ _SENTENCES: Final[Mapping[type[ev.Event], Callable[..., str]]] = {
     ev.LateWriteRejected: lambda e: f"A late {e.what} by former owner {e.runner} was refused; nothing of it counts.",
     ev.EffectDelivered: lambda e: f"Effect {e.effect} was delivered under key {e.key}.",
     ev.ContentErased: lambda _e: "Prompt and output were erased.",
+    ev.SnapshotSaved: _saved,
+    ev.SnapshotRejected: lambda e: f"The saved state after token {e.units} is not used: {reason(e.reason)}.",
+    ev.PrefixReady: _ready,
+    ev.EquivalenceProved: _proved,
     ev.DeviceFound: lambda e: f"Found {'simulated ' if e.simulated else ''}device {e.name}.",
     ev.DeviceLost: _lost,
     ev.DeviceBack: lambda e: f"A device is back ({reason(e.reason)}).",

@@ -57,7 +57,7 @@ TABLE: Final[Mapping[str, Mapping[State, Target]]] = {
     "Replanned": _same("admitted", "rerouted-cpu", "checkpointed"),
     "Started": _to("running-gpu", "admitted") | _same("rerouted-cpu", "checkpointed"),
     "Checkpointed": _to("checkpointed", *_TAKEN_UP),
-    "Preempted": _to("admitted", "running-gpu") | _same("checkpointed"),
+    "Preempted": _to("admitted", "running-gpu") | _same("rerouted-cpu", "checkpointed"),
     "FaultSeen": _same(*_ACTIVE),
     "Requeued": _to("admitted", "running-gpu") | _same("rerouted-cpu", "checkpointed"),
     "Rerouted": _to("rerouted-cpu", "admitted", "running-gpu", "checkpointed"),

@@ -31,6 +31,7 @@ OTHERS = [
     ev.RunnerExited(None, 3),
     ev.RunnerExited(None, None, "gate-held"),
     ev.RunnerExited(15, None, "cancel-ignored"),
+    ev.EquivalenceProved("a/1@host", "b/2@host", "c", "faithful", 12, 9, 500, 497, 0.001),
     ev.ServiceStarted("0.1.0", 12, "3.40.1"),
     ev.ServiceStopped("asked"),
 ]

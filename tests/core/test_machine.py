@@ -24,7 +24,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "Replanned":         {ADM: ADM, CPU: CPU, CHK: CHK},
     "Started":           {ADM: RUN, CPU: CPU, CHK: CHK},
     "Checkpointed":      {RUN: CHK, CPU: CHK, CHK: CHK},
-    "Preempted":         {RUN: ADM, CHK: CHK},
+    "Preempted":         {RUN: ADM, CPU: CPU, CHK: CHK},
     "FaultSeen":         {ADM: ADM, RUN: RUN, CHK: CHK, CPU: CPU},
     "Requeued":          {RUN: ADM, CPU: CPU, CHK: CHK},
     "Rerouted":          {ADM: CPU, RUN: CPU, CHK: CPU},
@@ -38,6 +38,9 @@ EXPECTED: dict[str, dict[str, str]] = {
     "LateWriteRejected": {ADM: ADM, RUN: RUN, CHK: CHK, CPU: CPU, DONE: DONE, ERR: ERR, CAN: CAN, REF: REF},
     "EffectDelivered":   {ADM: ADM, RUN: RUN, CHK: CHK, CPU: CPU, DONE: DONE, ERR: ERR, CAN: CAN, REF: REF},
     "ContentErased":     {DONE: DONE, ERR: ERR, CAN: CAN, REF: REF},
+    "SnapshotSaved":     {RUN: RUN, CPU: CPU, CHK: CHK},
+    "SnapshotRejected":  {RUN: RUN, CPU: CPU, CHK: CHK},
+    "PrefixReady":       {RUN: RUN, CPU: CPU, CHK: CHK},
     "Admitted":          {},
     "Refused":           {},
 }

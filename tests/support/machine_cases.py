@@ -56,6 +56,9 @@ def sample(type_: str, *, lane: str = "gpu", units: int = 10) -> ev.Event:
         "LateWriteRejected": ev.LateWriteRejected("r1", "checkpoint", 4),
         "EffectDelivered": ev.EffectDelivered("k", "webhook"),
         "ContentErased": ev.ContentErased(),
+        "SnapshotSaved": ev.SnapshotSaved(3000, 4, 69_000_000, "ab", "llamacpp/1", 47_000),
+        "SnapshotRejected": ev.SnapshotRejected(4, "damaged"),
+        "PrefixReady": ev.PrefixReady("snapshot", 3000, 36, 420_000),
     }
     return samples[type_]
 
