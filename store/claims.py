@@ -6,6 +6,7 @@
 3. Leases count in `CLOCK_MONOTONIC` of one boot: a suspend does not expire them, a reboot does.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -66,16 +67,24 @@ _FIRST_PROMISED: Final = (
 _DEFAULTS: Final = Policy()
 
 
-def claim(tx: Tx, owner: Owner, lease_us: int, policy: Policy = _DEFAULTS, company: int = 0) -> Claim | None:
+def claim(
+    tx: Tx,
+    owner: Owner,
+    lease_us: int,
+    policy: Policy = _DEFAULTS,
+    company: int = 0,
+    room: Callable[[RequestState], bool] | None = None,
+) -> Claim | None:
     """Take up the next request of the owner's lane and model, or None when nothing can start now.
 
     `company` is how many the owner works on already. A request whose input may have ended a worker is taken up alone,
-    so that a second death is nobody else's.
+    so that a second death is nobody else's. `room` says whether the owner has place for it now; nobody passes the one
+    that has to wait for place.
     """
     if _out(tx, owner.device):
         return None
     state = _next(tx, owner, policy)
-    if state is None or (state.deaths and company):
+    if state is None or (state.deaths and company) or (room is not None and not room(state)):
         return None
     spec = contents.spec_of(tx, state.id)
     assert spec is not None, f"{state.id} is claimable but has no contents"
@@ -183,6 +192,14 @@ def write(tx: Tx, fence: Fence, event: ev.Event, *, lease_us: int | None = None,
     )
     if lease_us is not None:
         tx.execute("UPDATE leases SET until_us=? WHERE request_id=?", (tx.mono_us + lease_us, fence.request_id))
+
+
+def note(tx: Tx, fence: Fence, event: ev.Event) -> None:
+    """An owner's remark, which changes nothing; dropped once a cancel was asked. Raises `Fenced`."""
+    check(tx, fence)
+    state = tx.state(fence.request_id)
+    if state is not None and not state.cancel_asked:
+        write(tx, fence, event)
 
 
 def checkpoint(

@@ -59,9 +59,14 @@ class Paths(msgspec.Struct, frozen=True):
         """State of simulated accelerators."""
         return self.root / "sim"
 
+    @property
+    def snapshots(self) -> Path:
+        """Saved states of running requests."""
+        return self.root / "snapshots"
+
     def make(self) -> "Paths":
         """Create the directories, private to the user."""
-        for folder in (self.root, self.run, self.models, self.sim):
+        for folder in (self.root, self.run, self.models, self.sim, self.snapshots):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return self
 

@@ -12,7 +12,7 @@ from core.machine import CLAIMABLE_SQL
 from core.state import RequestState
 from core.words import Lane, PairClass
 from store import proofs
-from store.journal import Tx
+from store.journal import Sees, Tx
 
 _WAITING: Final = f"SELECT count(*) FROM requests WHERE {CLAIMABLE_SQL} AND lane=? AND model=?"  # noqa: S608 -- constants
 _LANE: Final = (
@@ -48,7 +48,7 @@ class LaneRow(msgspec.Struct, frozen=True):
     """Requests it works on at once."""
 
 
-def lane_row(tx: Tx, lane: Lane, model: str) -> LaneRow | None:
+def lane_row(tx: Sees, lane: Lane, model: str) -> LaneRow | None:
     """The lane's row, or None when this machine has no such lane for the model."""
     row = tx.execute(_LANE, (lane, model)).fetchone()
     if row is None:
@@ -109,8 +109,13 @@ def lane_facts(tx: Tx, lane: Lane, model: str, limit: int) -> LaneFacts:
     row = lane_row(tx, lane, model)
     if row is None:
         return LaneFacts(present=False, serving=False, out_reason=None, waiting=0, limit=limit, context=0)
-    (waiting,) = tx.execute(_WAITING, (lane, model)).fetchone()
-    return LaneFacts(True, row.serving, row.out_reason, waiting, limit, row.context)
+    return LaneFacts(True, row.serving, row.out_reason, waiting(tx, lane, model), limit, row.context)
+
+
+def waiting(tx: Sees, lane: Lane, model: str) -> int:
+    """Requests that wait in a lane's queue."""
+    (count,) = tx.execute(_WAITING, (lane, model)).fetchone()
+    return int(count)
 
 
 def position(tx: Tx, state: RequestState) -> int | None:
@@ -123,7 +128,7 @@ def position(tx: Tx, state: RequestState) -> int | None:
     return int(ahead)
 
 
-def path_of(tx: Tx, row: LaneRow) -> PathFacts:
+def path_of(tx: Sees, row: LaneRow) -> PathFacts:
     """The lane as a path that answers."""
     found = tx.execute("SELECT simulated FROM devices WHERE id=?", (row.device,)).fetchone()
     kind = HOST if row.lane == "cpu" and found is None and not row.device.startswith("upstream:") else row.device
@@ -132,7 +137,7 @@ def path_of(tx: Tx, row: LaneRow) -> PathFacts:
     return PathFacts(row.engine, row.contract, kind, row.slots)
 
 
-def pair(tx: Tx, model: str) -> PairClass:
+def pair(tx: Sees, model: str) -> PairClass:
     """The class of going on at the CPU lane with what the GPU lane began."""
     gpu, cpu = lane_row(tx, "gpu", model), lane_row(tx, "cpu", model)
     if gpu is None or cpu is None:

@@ -12,6 +12,7 @@ from core.events import Recorded
 from core.lanes import turn_us
 from core.machine import apply
 from core.state import RequestState
+from core.words import TERMINAL
 from store import promises
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ def advance(tx: "Tx", before: RequestState | None, record: Recorded) -> RequestS
     if before.lane == "gpu" and (after.lane != "gpu" or (after.settled_us is not None and before.settled_us is None)):
         # The promise ends with the stay on the GPU lane, in the transaction that ends it.
         promises.give_back(tx, after.id)
+    if after.state in TERMINAL and before.state not in TERMINAL:
+        tx.execute("DELETE FROM snapshots WHERE request_id=?", (after.id,))
     return after
 
 
