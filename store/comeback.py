@@ -1,0 +1,53 @@
+"""Going back to the GPU lane: the facts, and the move, in one transaction."""
+
+from core import events as ev
+from core import returning
+from core.decision import Decision, ReturnFacts
+from core.policy import Policy
+from core.state import RequestState
+from store import claims, laneviews, rates, reservations
+from store.claims import Fence
+from store.journal import Sees, Tx
+
+
+def decide(tx: Sees, state: RequestState, policy: Policy, takeover_s: float | None) -> Decision:
+    """Whether a request that runs on the CPU lane is to go back now; `takeover_s` is what that would cost."""
+    gpu, cpu = laneviews.lane_row(tx, "gpu", state.model), laneviews.lane_row(tx, "cpu", state.model)
+    device = gpu.device if gpu is not None else ""
+    row = tx.execute("SELECT state FROM devices WHERE id=?", (device,)).fetchone()
+    alike = gpu is not None and cpu is not None and gpu.contract == state.contract == cpu.contract
+    moved_us = state.failovers[-1].at_us if state.failovers else state.created_us
+    return returning.decide(
+        ReturnFacts(
+            wanted=policy.return_to_gpu,
+            failover=state.failover,
+            units=state.units,
+            units_left=state.max_units - state.units,
+            pair=laneviews.pair(tx, state.model) if alike else "none",
+            gpu_serving=gpu is not None and gpu.serving and (row is None or row[0] == "ok"),
+            gpu_waiting=laneviews.waiting(tx, "gpu", state.model) if gpu is not None else 0,
+            gpu_slots=gpu.slots if gpu is not None else 1,
+            spilling=reservations.spilling(tx, device),
+            moves=len(state.failovers),
+            on_cpu_s=max(0, tx.now_us - moved_us) / 1e6,
+            least_s=policy.return_after_s,
+            least_gain_s=policy.return_gain_s,
+            cpu_tps=rates.rates_of(tx, "cpu", state.model).decode,
+            gpu_tps=rates.rates_of(tx, "gpu", state.model).decode,
+            takeover_s=takeover_s,
+        )
+    )
+
+
+def go_back(tx: Tx, fence: Fence, policy: Policy, takeover_s: float | None) -> bool:
+    """Move it, if that still holds now; False when it stays, and goes on under the same lease. Raises `Fenced`."""
+    claims.check(tx, fence)
+    state = tx.state(fence.request_id)
+    if state is None or state.cancel_asked:
+        return False
+    decision = decide(tx, state, policy, takeover_s)
+    if decision.action != returning.RETURN:
+        return False
+    claims.write(tx, fence, ev.Returned(decision.rule, state.units, decision))
+    claims.release(tx, fence.request_id)
+    return True
