@@ -5,7 +5,11 @@
    simulated accelerator computes on the host, so its pair with the CPU lane is of this class, and so is CPU with CPU.
 3. `faithful` when only the number of requests at once differs: other batches change the last bits of a result.
 4. Any other pair is what a stored proof says; without one it is `none`.
+5. A proof never lifts a pair of rule 2 or 3, and it lowers one that was measured to fall short of its own class.
 """
+
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -13,6 +17,10 @@ from core.words import PairClass
 
 HOST = "host"
 """The kind of device of everything that computes on the host's own processor."""
+
+
+RANK: Final[Mapping[PairClass, int]] = {"none": 0, "faithful": 1, "identical": 2}
+"""The classes by what they permit."""
 
 
 class PathFacts(msgspec.Struct, frozen=True):
@@ -35,5 +43,6 @@ def pair_class(source: PathFacts, target: PathFacts, proof: PairClass | None = N
     if not source.contract or source.contract != target.contract:
         return "none"
     if source.name == target.name and source.kind == HOST:
-        return "identical" if source.slots == target.slots == 1 else "faithful"
+        own: PairClass = "identical" if source.slots == target.slots == 1 else "faithful"
+        return min(own, proof or own, key=RANK.__getitem__)
     return proof or "none"

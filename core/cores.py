@@ -9,6 +9,11 @@ never exceeds the cores we may use.
 """
 
 
+def fixed_share(*, total: int, reserve: int, runners: int) -> int:
+    """Threads for a runner whose engine keeps what it was loaded with: an even part of what may be used."""
+    return max(1, max(1, total - reserve) // max(1, runners))
+
+
 def grant(*, total: int, reserve: int, busy: int, held_by_others: int) -> int:
     """Threads for a runner that is one of `busy` ones (itself included); 0 when nothing is left right now."""
     usable = max(1, total - reserve)

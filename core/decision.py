@@ -129,6 +129,10 @@ class Seat(msgspec.Struct, frozen=True):
     """Blocks that its prompt and its longest answer would fill."""
     preemptions: int = 0
     """How often it gave its place before."""
+    wants: int = 0
+    """Blocks it waits to hold; 0: it does not wait."""
+    leaving: bool = False
+    """It was asked to give its place and has not gone yet; what it holds is on its way back."""
 
 
 class PoolFacts(msgspec.Struct, frozen=True, tag="pool", tag_field="kind"):

@@ -16,6 +16,8 @@
     ├── IllegalEvent                an event the transition table has no row for
     ├── Fenced                      a write by someone who no longer owns the request
     ├── EngineFault                 the engine failed; the worker that ran it is suspect
+    │   └── RestoreFailed           a saved state did not come back as what it was
+    │   └── CannotContinue          it is sound and cannot go on with this answer; another engine may
     ├── DeviceFault                 the device failed; what it computed is suspect
     └── StopWork                    not an error: the runner tells the engine to stop
 
@@ -130,6 +132,18 @@ class EngineFault(FailsoftError):
     """The engine failed; the worker that ran it is suspect."""
 
     code = "engine_fault"
+
+
+class RestoreFailed(EngineFault):
+    """A saved state did not come back as it was; what the worker holds in memory is not to be trusted any more."""
+
+    code = "restore_failed"
+
+
+class CannotContinue(EngineFault):
+    """The engine is sound and cannot go on with an answer that was begun elsewhere; somebody else must."""
+
+    code = "cannot_continue"
 
 
 class DeviceFault(FailsoftError):

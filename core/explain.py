@@ -88,6 +88,7 @@ _RULES: Final[Mapping[str, str]] = {
     "continue-faithful": "the CPU path answers faithfully, so it goes on after the last shown word",
     "too-big-for-lane": "the same size would be refused on the same lane again, and no other lane may take it",
     "resumed": "it was resumed there",
+    "cannot-continue": "the server there cannot go on with text that was begun elsewhere, and no other lane may",
     "pool-full": "the shared cache was full, and it was the last in turn",
     "gpu-is-back": "the GPU lane takes it again, and that pays",
     "gpu-ready": "the GPU lane serves and has room",

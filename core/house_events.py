@@ -146,8 +146,9 @@ class EquivalenceProved(Event, frozen=True):
     """Tokens compared with the same text before them."""
     agreed: int
     """Of these, how many were the same."""
-    divergence: float
-    """Mean Kullback-Leibler divergence in nats of the two distributions over the tokens both told of."""
+    divergence: float | None
+    """Mean Kullback-Leibler divergence in nats of the two distributions over the tokens both told of, all others
+    counted as one; None when a path does not tell."""
     first_difference: tuple[int, ...] = ()
     """For each answer that was not equal, the first unit that differs."""
 

@@ -5,7 +5,8 @@ In this order; the first rule that applies decides:
 1.  `cancel-wins`        it was asked to stop: it stops. `model-changed`: the model it was accepted for is gone: stop.
 2.  `poison-limit`       its input has killed workers `poison_limit` times without progress: stop honestly.
 3.  `effects-pending`    something outside has happened since the checkpoint: never repeat it, on any lane.
-4.  `too-big-for-lane`   a fault of size where no other lane may take it: the same lane would refuse it again.
+4.  `cannot-continue`    the engine there cannot go on with shown text, and no other lane may.
+    `too-big-for-lane`   a fault of size where no other lane may take it: the same lane would refuse it again.
 5.  `cpu-worker-lost`    it was on the CPU lane: back into that lane's queue, go on from the checkpoint.
 6.  `service-restarted`  the service itself went away, no engine is to blame: same lane, from the checkpoint.
 7.  `stay-on-gpu`        the caller forbids the CPU; if the device is sound and (nothing was shown, or only the
@@ -37,6 +38,7 @@ def decide(facts: SafepointFacts) -> Decision:
 
 
 _Ruling = tuple[str, str, list[tuple[str, str]]]
+_STAYS = frozenset({"never", "gpu-only"})
 _CHANGE = "it would change or repeat text that was shown"
 
 
@@ -57,8 +59,11 @@ def _ended(f: SafepointFacts) -> _Ruling | None:
     if f.effects_pending:
         why = "an effect was delivered since the checkpoint and must not happen twice"
         return FAIL, "effects-pending", [(CONTINUE, why), (RESTART, why), (REQUEUE, why)]
-    if f.fault == "size" and (f.lane == "cpu" or not f.cpu_serving or f.failover in {"never", "gpu-only"}):
+    if f.fault == "size" and (f.lane == "cpu" or not f.cpu_serving or f.failover in _STAYS):
         return FAIL, "too-big-for-lane", [(CONTINUE, _elsewhere(f)), (REQUEUE, "the same size would be refused again")]
+    if f.fault_kind == "cannot-continue" and (f.lane == "cpu" or not f.cpu_serving or f.failover in _STAYS):
+        again = "the engine there cannot go on with text that was begun elsewhere"
+        return FAIL, "cannot-continue", [(CONTINUE, _elsewhere(f)), (RESTART, _CHANGE), (REQUEUE, again)]
     return None
 
 
@@ -79,13 +84,13 @@ def _elsewhere(f: SafepointFacts) -> str:
     """Why no other lane may take it."""
     if f.lane == "cpu":
         return "it was on the CPU lane already"
-    return f"failover is `{f.failover}`" if f.failover in {"never", "gpu-only"} else "no CPU lane serves this model"
+    return f"failover is `{f.failover}`" if f.failover in _STAYS else "no CPU lane serves this model"
 
 
 def _kept_on_gpu(f: SafepointFacts) -> _Ruling | None:
     """Rules 7 to 9: the request may not, or cannot, leave the GPU lane."""
     device_sound = f.fault != "device"
-    if f.failover in {"never", "gpu-only"}:
+    if f.failover in _STAYS:
         forbidden = [(CONTINUE, f"failover is `{f.failover}`"), (RESTART, f"failover is `{f.failover}`")]
         if device_sound and (f.units == 0 or f.failover == "gpu-only"):
             return REQUEUE, "stay-on-gpu", forbidden

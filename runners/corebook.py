@@ -47,8 +47,11 @@ class CoreBook:
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
-    def grant(self) -> int:
-        """Threads for the next chunk, 0 when none are left right now. What was held before is given back first."""
+    def grant(self, most: int | None = None) -> int:
+        """Threads for the next chunk, 0 when none are left right now. What was held before is given back first.
+
+        `most` is how many can be used at all.
+        """
         with self._locked() as slots:
             mine = next((i for i, (pid, ticks, _) in slots.items() if (pid, ticks) == self._me), None)
             if mine is None:
@@ -56,6 +59,7 @@ class CoreBook:
             slots.pop(mine, None)
             held = sum(threads for _, _, threads in slots.values())
             threads = grant(total=self._total, reserve=self._reserve, busy=len(slots) + 1, held_by_others=held)
+            threads = threads if most is None else min(threads, most)
             slots[mine] = (*self._me, threads)
             return threads
 

@@ -9,6 +9,7 @@
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from core.chunks import chunk_size
@@ -41,6 +42,10 @@ class Doorbell:
         return changed
 
 
+def _nobody(_how: Ready) -> None:
+    """Nobody asked."""
+
+
 class EngineHost:
     """`runners.engines.base.Host` for one request."""
 
@@ -57,6 +62,7 @@ class EngineHost:
         place: int,
         device: Device | None,
         draining: threading.Event,
+        fixed_threads: int | None = None,
     ) -> None:
         self._fence = fence
         self._cap = chunk_cap
@@ -71,8 +77,8 @@ class EngineHost:
         self._draining = draining
         self._renew_at = self._clock.mono_us() + lease_us // 3
         self._look_at = 0
-        self.how: Ready | None = None
-        """How the sequence got ready, once it is."""
+        self._fixed_threads = fixed_threads
+        self.on_ready: Callable[[Ready], None] = _nobody
 
     def pulse(self, units: int) -> None:  # noqa: ARG002 -- the protocol tells the size of the step
         """Prove life; raise what must stop the work."""
@@ -94,7 +100,7 @@ class EngineHost:
             raise StopWork("the service is stopping", code=DRAIN)
         if self._cores is None:
             return 1
-        while (granted := self._cores.grant()) == 0:
+        while (granted := self._cores.grant(self._fixed_threads)) == 0:
             self.pulse(0)
             time.sleep(_WAIT_S)
         return granted
@@ -108,8 +114,8 @@ class EngineHost:
         return self.chunk_size(done)
 
     def ready(self, how: Ready) -> None:
-        """The prefix is evaluated."""
-        self.how = how
+        """The prefix is evaluated; who wants to know is told."""
+        self.on_ready(how)
 
     def _look(self) -> None:
         row = self._bell.connection.execute(

@@ -1,16 +1,20 @@
 """What a model's process and its requests need on a device, from the catalog entry and the settings."""
 
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from core.decision import Part
-from core.memory import Shape, embedded_footprint
+from core.errors import FailsoftError
+from core.memory import Era, ModelShape, Setting, Shape, embedded_footprint, footprint, shape_of
 from core.tiers import Bandwidths, hybrid_rate
+from core.words import Lane
 from runners.devices.host import observe_host
 from store.journal import Sees
 from store.learned import learned
 from store.models.catalog import ModelEntry
+from store.models.gguf import read_header
 from store.settings import Settings
 
 
@@ -30,16 +34,23 @@ class ModelNeed(msgspec.Struct, frozen=True):
 
 _NULL_LAYERS: Final = 4
 _QUARTERS: Final = (3, 2, 1)
+_BATCH: Final = 64
+"""Tokens that the llama.cpp engine computes at once; its scratch memory grows with it."""
+_UNKNOWN_FACTOR: Final = 1.25
+_UNKNOWN_MORE: Final = 512 << 20
+"""What is taken for a model whose memory has no rule: its file and a quarter, and this much."""
 
 
-def need_of(tx: Sees, entry: ModelEntry, settings: Settings, engine: str) -> ModelNeed:
-    """The embedded engine holds its KV cache with its process; the null model pretends what it is told to."""
+def need_of(tx: Sees, entry: ModelEntry, settings: Settings, engine: str, lane: Lane) -> ModelNeed:
+    """Real engines hold their KV cache with their process; the null model pretends what it is told to."""
     context = min(settings.context, entry.context_length)
     key = f"context={context}"
     if entry.engine == "null":
         load = settings.null_load_bytes
         parts = _parts(settings, _NULL_LAYERS, load, 0, load)
         return ModelNeed(load, settings.null_token_bytes, load, "declared", key, _NULL_LAYERS, parts)
+    if entry.engine == "llamacpp":
+        return _current(tx, entry, settings, engine, lane, context)
     shape = Shape(entry.prepared_bytes, entry.layers, entry.width, entry.heads or 1, entry.kv_heads, entry.vocabulary)
     bill = embedded_footprint(shape, context)
     # Below all layers this engine keeps its whole KV cache on the host.
@@ -47,6 +58,55 @@ def need_of(tx: Sees, entry: ModelEntry, settings: Settings, engine: str) -> Mod
     seen = learned(tx, engine, entry.id, key)
     value, basis = (bill.total, "formula") if seen is None else (seen.value, "learned")
     return ModelNeed(value, 0, bill.total, basis, key, entry.layers, parts)
+
+
+def _current(tx: Sees, entry: ModelEntry, settings: Settings, engine: str, lane: Lane, context: int) -> ModelNeed:
+    """llama.cpp: one cache for all slots, taken with the process. An architecture without a rule gets a wide margin."""
+    slots = settings.gpu_slots if lane == "gpu" else settings.cpu_slots
+    cells = (settings.pool_tokens or context * slots) if slots > 1 else context
+    key = f"cells={cells},slots={slots}"
+    try:
+        header = read_header(Path(entry.prepared))
+        shape = shape_of(header.metadata, [(tensor.name, tensor.nbytes) for tensor in header.tensors])
+    except FailsoftError:
+        shape = None
+    every = entry.layers + 1
+    whole = _bill(shape, cells, slots, every)
+    seen = learned(tx, engine, entry.id, key)
+    if whole is None:
+        guess = int(entry.prepared_bytes * _UNKNOWN_FACTOR) + _UNKNOWN_MORE
+        return ModelNeed(guess if seen is None else seen.value, 0, guess, "unknown", key, entry.layers, ())
+    parts = []
+    rates = (settings.policy.device_gb_per_s, settings.policy.host_gb_per_s, settings.policy.disk_gb_per_s)
+    bandwidths = Bandwidths(*(rate * 1e9 for rate in rates))
+    free = observe_host().available
+    for quarter in _QUARTERS:
+        count = entry.layers * quarter // 4
+        part = _bill(shape, cells, slots, count) if count else None
+        if part is not None:
+            left = max(0, whole - part)
+            rate = hybrid_rate(device_bytes=part, host_bytes=left, host_free=free, bandwidths=bandwidths)
+            parts.append(Part(count, part, rate))
+    value, basis = (whole, "formula") if seen is None else (seen.value, "learned")
+    return ModelNeed(value, 0, whole, basis, key, entry.layers, tuple(parts))
+
+
+def _bill(shape: ModelShape | None, cells: int, slots: int, layers: int) -> int | None:
+    """Bytes of the device at the load peak or after it, without what the driver takes per process; None: unknown."""
+    if shape is None:
+        return None
+    setting = Setting(
+        context=cells,
+        era=Era.LLAMACPP_2026,
+        n_batch=_BATCH,
+        n_ubatch=_BATCH,
+        slots=slots,
+        unified=True,
+        flash_attention=True,
+        n_gpu_layers=layers,
+        process_context=0,
+    )
+    return footprint(shape, setting).device_total
 
 
 def _parts(settings: Settings, layers: int, weights: int, fixed: int, read: int) -> tuple[Part, ...]:

@@ -21,11 +21,12 @@ import msgspec
 
 from core import events as ev
 from core.errors import FailsoftError
+from core.words import Lane
 from runners.children import RunnerSpec
 from runners.devices.simulated import SimulatedDevice
-from runners.needs import need_of
-from runners.process import belongs_to
-from runners.runner import engine_build
+from runners.needs import ModelNeed, need_of
+from runners.process import belongs_to, end_instance
+from runners.loading import UPSTREAM, build_of, upstream_of, wanted_slots
 from store import failover, roster
 from store.database import Paths, read_engine, sqlite_version
 from store.house import clear_run
@@ -45,7 +46,10 @@ _LOOK_S: Final = 30.0
 
 
 def end_orphans(paths: Paths) -> None:
-    """End runners that a former supervisor left alive: told apart by pid, start time and data directory."""
+    """End what a former supervisor left alive.
+
+    Runners are told apart by pid, start time and data directory; what they started, by the mark in its environment.
+    """
     with read_engine(paths).connect() as connection:
         driver = connection.connection.driver_connection
         assert isinstance(driver, sqlite3.Connection)
@@ -57,6 +61,8 @@ def end_orphans(paths: Paths) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
+    for pid in end_instance(paths.root):
+        log.warning("ended process %d, left over from a former run", pid)
 
 
 def usable_models(paths: Paths, settings: Settings) -> list[ModelEntry]:
@@ -117,14 +123,16 @@ def tell_of_cards(command: tuple[str, ...] = (sys.executable, "-P", "-m", "runne
         )
 
 
-def specs_for(models: list[ModelEntry], device: SimulatedDevice | None) -> list[RunnerSpec]:
-    """One runner per model and lane."""
+def specs_for(models: list[ModelEntry], device: SimulatedDevice | None, settings: Settings) -> list[RunnerSpec]:
+    """One runner per model and lane; an upstream computes the lane that it is for."""
+    lanes: list[tuple[Lane, str | None]] = [("gpu", device.id if device is not None else None), ("cpu", HOST_ID)]
     specs = []
     for entry in models:
-        build = engine_build(entry.engine)
-        if device is not None:
-            specs.append(RunnerSpec("gpu", entry.id, device.id, build))
-        specs.append(RunnerSpec("cpu", entry.id, HOST_ID, build))
+        for lane, ours in lanes:
+            upstream = upstream_of(settings, lane, entry.id)
+            where = ours if upstream is None else f"{UPSTREAM}{upstream.name}"
+            if where is not None:
+                specs.append(RunnerSpec(lane, entry.id, where, build_of(settings, entry, lane)))
     return specs
 
 
@@ -140,27 +148,31 @@ def recover(tx: Tx, settings: Settings, models: list[ModelEntry], specs: list[Ru
         put_lane(tx, _lane(tx, settings, entries[spec.model], spec))
     _requeue(tx, settings, cause=started.seq)
     if total is None:
-        _leave_gpu_lane(tx, settings, cause=started.seq)
+        served = {spec.model for spec in specs if spec.lane == "gpu"}
+        _leave_gpu_lane(tx, settings, served, cause=started.seq)
 
 
 def _lane(tx: Tx, settings: Settings, entry: ModelEntry, spec: RunnerSpec) -> LaneRow:
-    need = need_of(tx, entry, settings, spec.engine)
+    theirs = spec.device.startswith(UPSTREAM)
+    need = need_of(tx, entry, settings, spec.engine, spec.lane) if not theirs else ModelNeed(0, 0, 0, "declared", "")
+    slots = wanted_slots(settings, entry, spec.lane)
     return LaneRow(
         lane=spec.lane,
         model=spec.model,
         serving=True,
         out_reason=None,
-        context=min(settings.context, entry.context_length),
+        context=min(settings.context, entry.context_length, (slots > 1 and settings.pool_tokens) or settings.context),
         device=spec.device,
         engine=spec.engine,
         contract=entry.contract,
         load_bytes=need.load,
         token_bytes=need.token if spec.lane == "gpu" else 0,
         need_basis=need.basis,
-        resident=spec.lane == "cpu",
+        resident=spec.lane == "cpu" or theirs,
         pinned=entry.id in settings.pinned,
         layers=need.layers,
         parts=need.parts if spec.lane == "gpu" else (),
+        slots=slots,
     )
 
 
@@ -179,12 +191,14 @@ def _requeue(tx: Tx, settings: Settings, cause: int | None) -> None:
     tx.execute("DELETE FROM leases")
 
 
-def _leave_gpu_lane(tx: Tx, settings: Settings, cause: int) -> None:
-    """There is no accelerator any more: what waits for one moves by rule."""
+def _leave_gpu_lane(tx: Tx, settings: Settings, served: set[str], cause: int) -> None:
+    """What waits for a GPU lane that is not there any more moves by rule."""
     waiting = tx.execute(
-        "SELECT id FROM requests WHERE lane='gpu' AND state IN ('admitted','running-gpu','checkpointed')"
+        "SELECT id, model FROM requests WHERE lane='gpu' AND state IN ('admitted','running-gpu','checkpointed')"
     ).fetchall()
-    for (request_id,) in waiting:
+    for request_id, model in waiting:
+        if model in served:
+            continue
         fault = ev.FaultSeen("device", "no-device", "gpu", "", "")
         failover.after_fault(tx, request_id, fault, settings.policy, actor="supervisor", cause=cause)
 

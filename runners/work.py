@@ -5,17 +5,20 @@
 3. What it held of the device is given back before its end is recorded: the record says that the bytes are free.
 4. A full disk pauses the work, unshown, until there is space; it never fails it.
 5. A stop string ends the answer at the unit that completes it; units after it do not exist.
+6. Between two chunks the boundary asks its questions; nothing is computed then.
 """
 
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from core.errors import NoSpace
-from core.events import Checkpointed, Completed
+from core.events import Checkpointed, Completed, PrefixReady
 from core.holdback import units_until_stop, visible
-from runners.engines.base import Chunk, GenerateWork, Host, Loaded, Sampling
+from runners.boundary import Boundary
+from runners.engines.base import Chunk, Constraint, GenerateWork, Loaded, Ready, Said, Sampling, Snapshot
+from runners.host import EngineHost
 from store import claims, contents
 from store.claims import Claim
 from store.journal import Tx
@@ -38,6 +41,9 @@ class Work:
         piece: Callable[[int], bytes],
         pulse: Callable[[], None],
         ending: Callable[[], None],
+        boundary: Boundary,
+        snapshot: Snapshot | None = None,
+        note: str = "",
     ) -> None:
         self._claim = claim
         self._writer = writer
@@ -45,6 +51,11 @@ class Work:
         self._piece = piece
         self._pulse = pulse
         self._ending = ending
+        self._boundary = boundary
+        self._snapshot = snapshot
+        self._note = note
+        """Why the work does not begin with a saved state although there is one; empty: there is nothing to say."""
+        self._began = 0.0
         self._units = list(claim.done)
         self._pieces = [piece(token) for token in claim.done]
         self._shown = claim.state.visible_upto
@@ -61,8 +72,8 @@ class Work:
         """What the last write was, for the record of a late one."""
         return self._writing
 
-    def run(self, loaded: Loaded, host: Host) -> None:
-        """Work until the end. Raises what the engine, the device or the fence raise."""
+    def run(self, loaded: Loaded, host: EngineHost) -> None:
+        """Work until the end. Raises what the engine, the device, the boundary or the fence raise."""
         spec, state = self._claim.spec, self._claim.state
         sampling = spec.sampling
         work = GenerateWork(
@@ -71,14 +82,35 @@ class Work:
             max_units=state.max_units,
             eos=spec.eos,
             sampling=Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed),
+            snapshot=self._snapshot,
+            constraint=constraint_in(spec.body),
+            said=said_in(spec.body),
         )
-        began = time.monotonic_ns()
-        for chunk in loaded.begin(work, host):
-            took_us = (time.monotonic_ns() - began) // 1000
-            if self._take(chunk, took_us):
-                break
-            began = time.monotonic_ns()
+        host.on_ready = self._ready
+        self._began = chunk_began = time.monotonic()
+        sequence = loaded.begin(work, host)
+        try:
+            for chunk in sequence:
+                now = time.monotonic()
+                self._boundary.pace.chunk(len(chunk.units), now - max(self._began, chunk_began))
+                if self._take(chunk, int((now - chunk_began) * 1e6)):
+                    break
+                self._boundary.ask(sequence, len(self._units))
+                chunk_began = time.monotonic()
+        finally:
+            sequence.close()
         self.settle()
+
+    def _ready(self, how: Ready) -> None:
+        """The prefix is evaluated; a takeover says which way it took and what that cost."""
+        took = time.monotonic() - self._began
+        self._began = time.monotonic()
+        self._boundary.pace.ready(how, took)
+        if self._claim.state.attempt < 2:
+            return
+        note = how.note or self._note
+        event = PrefixReady(how.way, how.restored, how.computed, int(took * 1e6), note)
+        self._writer.submit(lambda tx: claims.note(tx, self._claim.fence, event))
 
     def settle(self) -> None:
         """Wait until what was handed to the writer is durable."""
@@ -127,6 +159,18 @@ class Work:
                 claims.complete(tx, fence, end, epoch=epoch, first=first, body=body)
 
         self._pending = (unit, self._writer.submit(unit))
+
+
+def constraint_in(body: dict[str, Any]) -> Constraint | None:
+    """What the answer must match, by the submission."""
+    grammar, schema = body.get("grammar"), body.get("json_schema")
+    return None if grammar is None and schema is None else Constraint(grammar, schema)
+
+
+def said_in(body: dict[str, Any]) -> Said:
+    """The conversation in words, by the submission."""
+    messages = body.get("messages") or ()
+    return Said(tuple((turn["role"], turn["content"]) for turn in messages), body.get("prompt"))
 
 
 def _reason(chunk: Chunk, *, stopped: bool) -> str:

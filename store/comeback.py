@@ -24,7 +24,7 @@ def decide(tx: Sees, state: RequestState, policy: Policy, takeover_s: float | No
             units=state.units,
             units_left=state.max_units - state.units,
             pair=laneviews.pair(tx, state.model) if alike else "none",
-            gpu_serving=gpu is not None and gpu.serving and (row is None or row[0] == "ok"),
+            gpu_serving=gpu is not None and gpu.serving and (row is None or row[0] == "ok") and _up(tx, state.model),
             gpu_waiting=laneviews.waiting(tx, "gpu", state.model) if gpu is not None else 0,
             gpu_slots=gpu.slots if gpu is not None else 1,
             spilling=reservations.spilling(tx, device),
@@ -37,6 +37,12 @@ def decide(tx: Sees, state: RequestState, policy: Policy, takeover_s: float | No
             takeover_s=takeover_s,
         )
     )
+
+
+def _up(tx: Sees, model: str) -> bool:
+    """Whether a runner of the GPU lane has the model loaded: waiting for one would cost more than going on."""
+    sql = "SELECT 1 FROM runners WHERE lane='gpu' AND model=? AND state IN ('idle','busy') LIMIT 1"
+    return tx.execute(sql, (model,)).fetchone() is not None
 
 
 def go_back(tx: Tx, fence: Fence, policy: Policy, takeover_s: float | None) -> bool:

@@ -107,3 +107,4 @@ def erase(tx: "Tx", request_id: str) -> None:
     """Remove everything people could read, and the secret with it."""
     tx.execute("DELETE FROM contents WHERE request_id=?", (request_id,))
     tx.execute("DELETE FROM idempotency WHERE request_id=?", (request_id,))
+    tx.execute("DELETE FROM snapshots WHERE request_id=?", (request_id,))

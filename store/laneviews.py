@@ -104,6 +104,18 @@ def set_serving(tx: Tx, lane: Lane, model: str, reason: str | None, *, actor: st
     tx.append(f"lane-{lane}", event, actor=actor, cause=cause)
 
 
+def places(tx: Sees) -> int:
+    """How many runners there are to be, one for each lane and model."""
+    (count,) = tx.execute("SELECT count(*) FROM lanes", ()).fetchone()
+    return int(count)
+
+
+def layers_promised(tx: Sees, model: str) -> int | None:
+    """Layers of a model that were promised a place on the GPU lane's device; None: all of them."""
+    row = tx.execute("SELECT gpu_layers FROM lanes WHERE lane='gpu' AND model=?", (model,)).fetchone()
+    return None if row is None else row[0]
+
+
 def lane_facts(tx: Tx, lane: Lane, model: str, limit: int) -> LaneFacts:
     """What admission may know of a lane now."""
     row = lane_row(tx, lane, model)

@@ -40,15 +40,23 @@ def kept(tx: Sees, request_id: str, epoch: int) -> Kept | None:
     return Kept(*row) if row else None
 
 
-def keep(tx: Tx, fence: Fence, new: Kept, *, took_us: int, limit: int) -> bool:
-    """Name a saved state, which takes the place of the last one; False when it is not wanted any more.
+class Outcome(msgspec.Struct, frozen=True):
+    """Whether a saved state was wanted, and the file whose place it took."""
+
+    wanted: bool
+    before: str | None = None
+
+
+def keep(tx: Tx, fence: Fence, new: Kept, *, took_us: int, limit: int) -> Outcome:
+    """Name a saved state, which takes the place of the last one; it may not be wanted any more.
 
     `limit` is the room for all of them in bytes; the oldest of other requests go first. Raises `Fenced`.
     """
     claims.check(tx, fence)
     state = tx.state(new.request_id)
     if state is None or state.cancel_asked or state.output_epoch != new.epoch or new.bytes > limit:
-        return False
+        return Outcome(wanted=False)
+    before = kept(tx, new.request_id, new.epoch)
     told = ev.SnapshotSaved(new.tokens, new.units, new.bytes, new.digest, new.kv_format, took_us)
     claims.write(tx, fence, told)
     tx.execute(
@@ -56,7 +64,7 @@ def keep(tx: Tx, fence: Fence, new: Kept, *, took_us: int, limit: int) -> bool:
         (*msgspec.structs.astuple(new), tx.now_us),
     )
     _make_room(tx, new.request_id, limit)
-    return True
+    return Outcome(wanted=True, before=before.name if before is not None else None)
 
 
 def _make_room(tx: Tx, newest: str, limit: int) -> None:

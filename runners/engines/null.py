@@ -18,7 +18,7 @@ the answer. Sampling is ignored, so that every path gives the same answer by def
 7. Its prompts take no time, unless the environment's FAILSOFT_NULL_PREFILL_TPS sets a speed: then each token that is
    evaluated before the first new unit takes its share.
 8. Its snapshots are the ids that were evaluated, as little-endian 32-bit words. One that holds other ids than the work
-   says is an `EngineFault`, as a real engine would not even notice.
+   says is `RestoreFailed`, where a real engine would not even notice.
 """
 
 import os
@@ -34,7 +34,7 @@ from typing import NoReturn
 
 import msgspec
 
-from core.errors import EngineFault
+from core.errors import EngineFault, RestoreFailed
 from runners.engines.base import (
     Capabilities,
     Chunk,
@@ -191,10 +191,10 @@ def _restored(snapshot: Snapshot, known: tuple[int, ...]) -> int:
     try:
         words = snapshot.path.read_bytes()
     except OSError as error:
-        raise EngineFault(f"The snapshot {snapshot.path.name} cannot be read: {error.strerror}.") from error
+        raise RestoreFailed(f"The snapshot {snapshot.path.name} cannot be read: {error.strerror}.") from error
     held = struct.unpack(f"<{len(words) // 4}I", words[: len(words) // 4 * 4])
     if len(held) != snapshot.tokens or held != known[: len(held)]:
-        raise EngineFault(f"The snapshot {snapshot.path.name} does not hold what it should.")
+        raise RestoreFailed(f"The snapshot {snapshot.path.name} does not hold what it should.")
     return len(held)
 
 

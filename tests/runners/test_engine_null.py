@@ -110,6 +110,7 @@ def test_all_units_are_pulsed_for_and_questions_come_at_the_start_of_chunks(make
     assert host.calls == [
         ("threads", 1),
         ("pulse", 3),
+        ("ready", 3),
         ("threads", 1),
         ("chunk_size", 0),
         ("pulse", 2),

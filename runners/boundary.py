@@ -1,0 +1,204 @@
+"""What is asked between two chunks of a piece of work, and only there: its state is whole, and nothing is computed.
+
+In this order:
+
+1. Is the service stopping? Its state is saved if a takeover would cost more than the budget, and it stops.
+2. Must it give its place in a shared cache to another? Its state is saved, and it gives way. Or is there room for its
+   next chunk? If not, somebody gives way, itself perhaps, and it waits.
+3. Is it on the CPU lane, and does going back to the GPU lane pay? Then its state is saved, and it goes.
+4. Would a takeover now cost more than the budget? Then its state is saved beside it, and it goes on.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from core import returning
+from core import snapshots as saving
+from core.chunks import chunk_size
+from core.decision import Decision
+from core.errors import StopWork
+from core.policy import Policy
+from core.snapshots import SnapshotFacts
+from runners.engines.base import Loaded, Ready, Sequence
+from runners.host import DRAIN
+from runners.keeper import Keeper, Saved
+from runners.pool import Pool
+from store import comeback
+from store.claims import Claim
+from store.journal import Sees
+from store.rates import Rates
+
+PREEMPT: Final = "preempt"
+RETURN: Final = "return"
+_ASK_RETURN_S: Final = 1.0
+_WAIT_S: Final = 0.2
+
+
+class Pace:
+    """How fast this piece of work is computed: tokens a second of its prefix and of its answer."""
+
+    def __init__(self) -> None:
+        self.prefill: float | None = None
+        self.decode: float | None = None
+
+    def ready(self, how: Ready, took_s: float) -> None:
+        """The prefix took so long."""
+        if how.way in {"computed", "recomputed"} and how.computed > 0 and took_s > 0:
+            self.prefill = how.computed / took_s
+
+    def chunk(self, units: int, took_s: float) -> None:
+        """So many units of the answer took so long."""
+        if units > 0 and took_s > 0:
+            self.decode = saving.blended(self.decode, units / took_s)
+
+    def seen(self) -> Rates:
+        """What there is to tell of it."""
+        return Rates(self.prefill, self.decode)
+
+
+class Boundary:
+    """The questions for one piece of work."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        *,
+        loaded: Loaded,
+        keeper: Keeper,
+        pool: Pool | None,
+        policy: Policy,
+        look: Callable[[], Sees],
+        stopping: Callable[[], bool],
+        pulse: Callable[[], None],
+        restored: int,
+    ) -> None:
+        self._claim = claim
+        self._loaded = loaded
+        self._keeper = keeper
+        self._pool = pool
+        self._policy = policy
+        self._look = look
+        self._stopping = stopping
+        self._pulse = pulse
+        self.pace = Pace()
+        self._known = restored
+        """Tokens that the newest saved state holds."""
+        self._under_way: Saved | None = None
+        self._since = time.monotonic()
+        self._ask_return_at = time.monotonic() + _ASK_RETURN_S
+
+    def ask(self, sequence: Sequence, units: int) -> None:
+        """After a chunk; `units` are known now. Raises `StopWork` when the work is to end here."""
+        self._settle()
+        if self._stopping():
+            self._save_for_takeover(sequence, units)
+            raise StopWork("the service is stopping", code=DRAIN)
+        self._share(sequence, units)
+        self._go_back(sequence, units)
+        if self._can_save() and self._under_way is None and saving.due(self._facts(units)):
+            self._save(sequence, units)
+
+    def takeover_s(self, units: int) -> float | None:
+        """What a takeover elsewhere would cost now, with its state saved first where it can be."""
+        if self._can_save():
+            return 2 * (self._keeper.token_s or 0.0) * self._tokens(units)
+        return saving.lost_s(self._facts(units))
+
+    def _tokens(self, units: int) -> int:
+        """Evaluated: the newest unit waits for whoever draws its successor."""
+        return len(self._claim.spec.tokens) + max(0, units - 1)
+
+    def _can_save(self) -> bool:
+        return bool(self._loaded.kv_format)
+
+    def _facts(self, units: int) -> SnapshotFacts:
+        tokens = self._tokens(units)
+        cost = None if self._keeper.token_s is None else self._keeper.token_s * tokens
+        since = time.monotonic() - self._since
+        budget, share = self._policy.recovery_budget_s, self._policy.snapshot_share
+        prefill, decode = self.pace.prefill or self.pace.decode, self.pace.decode
+        return SnapshotFacts(tokens, self._known, prefill, decode, cost, since, budget, share)
+
+    # ---- saving -------------------------------------------------------------------------------------------
+
+    def _save(self, sequence: Sequence, units: int) -> None:
+        self._under_way = self._keeper.save(self._claim, self._loaded, sequence, units)
+        self._since = time.monotonic()
+
+    def _settle(self) -> None:
+        """A save that has got its name counts from now on."""
+        if self._under_way is not None and self._under_way.named.done():
+            if self._under_way.named.result():
+                self._known = self._under_way.tokens
+            self._under_way = None
+
+    def _save_for_takeover(self, sequence: Sequence, units: int) -> None:
+        """Save, and wait until it is named, where computing it again would cost more than the budget."""
+        self._await_named()
+        lost = saving.lost_s(self._facts(units))
+        if self._can_save() and lost is not None and lost > self._policy.recovery_budget_s:
+            self._save(sequence, units)
+            self._await_named()
+
+    def _await_named(self) -> None:
+        while self._under_way is not None and not self._under_way.named.done():
+            self._pulse()
+            time.sleep(0.002)
+        self._settle()
+
+    # ---- sharing a cache ----------------------------------------------------------------------------------
+
+    def _share(self, sequence: Sequence, units: int) -> None:
+        if self._pool is None:
+            return
+        request_id = self._claim.fence.request_id
+        tokens = len(self._claim.spec.tokens) + units
+        self._pool.fill(request_id, tokens)
+        asked = self._pool.asked(request_id)
+        if asked is not None:
+            self._give_way(sequence, units, asked)
+        left = self._claim.state.max_units - units
+        wanted = tokens + min(left, chunk_size(units, self._claim.state.chunk_cap))
+        while (decision := self._pool.grow(request_id, wanted)) is not None:
+            if decision.victim == request_id:
+                self._give_way(sequence, units, decision)
+            self._pool.wait(request_id, wanted, _WAIT_S)
+            self._pulse()
+            if (asked := self._pool.asked(request_id)) is not None:
+                self._give_way(sequence, units, asked)
+
+    def _give_way(self, sequence: Sequence, units: int, decision: Decision) -> None:
+        self._save_for_takeover(sequence, units)
+        raise GiveWay(decision)
+
+    # ---- going back ---------------------------------------------------------------------------------------
+
+    def _go_back(self, sequence: Sequence, units: int) -> None:
+        """On the CPU lane, from time to time: a look first, and the move is decided again where it is made."""
+        now = time.monotonic()
+        if self._claim.state.lane != "cpu" or now < self._ask_return_at:
+            return
+        self._ask_return_at = now + _ASK_RETURN_S
+        state = msgspec.structs.replace(self._claim.state, units=units)
+        if comeback.decide(self._look(), state, self._policy, self.takeover_s(units)).action == returning.RETURN:
+            self._save_for_takeover(sequence, units)
+            raise GoBack(self.takeover_s(units))
+
+
+class GiveWay(StopWork):
+    """The work is to give its place in a shared cache to another."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__("another request needs its place", code=PREEMPT)
+        self.decision = decision
+
+
+class GoBack(StopWork):
+    """The work is to go back to the GPU lane; `takeover_s` is what that will cost."""
+
+    def __init__(self, takeover_s: float | None) -> None:
+        super().__init__("the GPU lane serves again", code=RETURN)
+        self.takeover_s = takeover_s

@@ -1,0 +1,101 @@
+"""Going back to the GPU lane, case by case; the seconds are worked out by hand."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.decision import ReturnFacts
+from core.returning import decide, gain_s, least_wait_s
+
+PLAIN: dict[str, Any] = {
+    "wanted": True,
+    "failover": "auto",
+    "units": 40,
+    "units_left": 600,
+    "pair": "identical",
+    "gpu_serving": True,
+    "gpu_waiting": 0,
+    "gpu_slots": 1,
+    "spilling": False,
+    "moves": 1,
+    "on_cpu_s": 60.0,
+    "least_s": 10.0,
+    "least_gain_s": 5.0,
+    "cpu_tps": 20.0,
+    "gpu_tps": 60.0,
+    "takeover_s": 1.0,
+}
+
+
+def facts(**changes: Any) -> ReturnFacts:
+    return ReturnFacts(**(PLAIN | changes))
+
+
+def test_it_pays() -> None:
+    """600 units at 20 a second are 30 s here; at 60 a second 10 s there, and one second to get there: 19 s saved."""
+    decision = decide(facts())
+    assert (decision.action, decision.rule) == ("return-gpu", "gpu-is-back")
+    assert gain_s(facts()) == pytest.approx(19.0)
+    assert decision.rejected[0].reason == "going back saves 19.0 s"
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes"),
+    [
+        ("return-off", {"wanted": False}),
+        ("gpu-still-out", {"gpu_serving": False}),
+        ("gpu-under-pressure", {"spilling": True}),
+        ("gpu-busy", {"gpu_waiting": 1}),
+        ("pair-not-alike", {"pair": "none"}),
+        ("pair-not-alike", {"pair": "faithful", "failover": "identical"}),
+        ("too-soon", {"on_cpu_s": 9.9}),
+        ("too-soon", {"on_cpu_s": 39.0, "moves": 3}),  # 10 s, doubled twice
+        ("rates-unknown", {"gpu_tps": None}),
+        ("rates-unknown", {"cpu_tps": None}),
+        ("rates-unknown", {"takeover_s": None}),
+        ("not-worth-it", {"units_left": 150}),  # 7.5 - 2.5 - 1 = 4 s, less than 5
+        ("not-worth-it", {"gpu_tps": 20.0}),  # as fast as here: only the takeover is lost
+        ("not-worth-it", {"takeover_s": 21.0}),
+    ],
+)
+def test_each_reason_to_stay(rule: str, changes: dict[str, Any]) -> None:
+    decision = decide(facts(**changes))
+    assert (decision.action, decision.rule) == ("stay-cpu", rule)
+    assert decision.rejected[0].action == "return-gpu"
+    assert decision.rejected[0].reason
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"units": 0, "pair": "none"},  # nothing was shown, so nothing can be contradicted
+        {"pair": "faithful"},
+        {"gpu_waiting": 1, "gpu_slots": 2},
+        {"on_cpu_s": 10.0},
+        {"on_cpu_s": 40.0, "moves": 3},
+        {"least_gain_s": -1.0, "gpu_tps": None, "cpu_tps": None, "takeover_s": None},
+        {"least_gain_s": -1.0, "units_left": 1},
+    ],
+)
+def test_each_way_to_go(changes: dict[str, Any]) -> None:
+    assert decide(facts(**changes)).rule == "gpu-is-back"
+
+
+@given(st.integers(0, 100))
+def test_the_wait_doubles_with_each_move_and_stays_a_number(moves: int) -> None:
+    wait = least_wait_s(facts(moves=moves))
+    assert wait == min(10.0 * 2 ** max(0, moves - 1), 10.0 * 2**16)
+
+
+@given(
+    st.floats(0.1, 1e3),
+    st.floats(0.1, 1e3),
+    st.floats(0, 1e3),
+    st.integers(0, 100_000),
+)
+def test_a_faster_gpu_never_turns_going_into_staying(cpu: float, gpu: float, takeover: float, left: int) -> None:
+    before = decide(facts(cpu_tps=cpu, gpu_tps=gpu, takeover_s=takeover, units_left=left))
+    after = decide(facts(cpu_tps=cpu, gpu_tps=gpu * 2, takeover_s=takeover, units_left=left))
+    assert before.action == "stay-cpu" or after.action == "return-gpu"
