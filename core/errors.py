@@ -146,6 +146,12 @@ class CannotContinue(EngineFault):
     code = "cannot_continue"
 
 
+class Unworkable(EngineFault):
+    """The engine is sound and refuses this work for good: a grammar it cannot read, say."""
+
+    code = "unworkable"
+
+
 class DeviceFault(FailsoftError):
     """The device failed; what it computed since the last checkpoint is suspect."""
 

@@ -73,8 +73,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reserve_cores: Annotated[int, msgspec.Meta(ge=0)] = 1
     """Cores kept free of engine threads where there is more than one."""
     chunk_cap: Count = 16
-    """Largest number of units between two checkpoints."""
-    recovery_budget_s: Positive = 0.5
+    """Largest number of units between two checkpoints; fewer where the lane needs more than a quarter of a second."""
+    recovery_budget_s: Positive = 0.3
     """Work that a takeover may have to do again: where an engine can save its state, it does so when more than this
     would be lost."""
     snapshot_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.1

@@ -8,8 +8,8 @@
    and has not heard of it stays.
 4. One that asks with nobody after it waits where it is: those before it end, or ask for its place.
 5. One that gave its place `limit` times starts again only where its longest answer fits, and keeps its place.
-6. Whoever starts leaves a block free for each one that may still grow; one that gave its place before leaves more, so
-   that it does not come back only to be asked again.
+6. Whoever starts leaves some blocks free for each one that may still grow; one that gave its place before leaves more,
+   so that it does not come back only to be asked again.
 7. `reserve-max` is the other policy: each holds the blocks of its longest answer from the start, and nobody gives way.
 
 Everybody is served in the end, if each alone fits the pool and nobody overtakes the first that waits to start. The
@@ -27,6 +27,9 @@ Mode = Literal["paged", "reserve-max"]
 
 BLOCK: Final = 16
 """Tokens of one block."""
+ROOM: Final = 3
+"""Blocks that one that starts leaves free for each that may still grow. With fewer, places are given up more often;
+with more, fewer requests are at work: at 3 the most are finished in the same time."""
 GROW: Final = "grow"
 WAIT: Final = "wait"
 PREEMPT: Final = "preempt"
@@ -56,7 +59,7 @@ def start(mode: Mode, *, tokens: int, first: int, most: int, growing: int, preem
     if mode == "reserve-max":
         return Start(longest, longest)
     takes = longest if preemptions >= limit else min(blocks_of(tokens + max(first, BLOCK)), longest)
-    return Start(takes, takes + growing * (1 + preemptions))
+    return Start(takes, takes + ROOM * growing * (1 + preemptions))
 
 
 def decide(facts: PoolFacts) -> Decision:

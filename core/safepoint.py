@@ -5,7 +5,8 @@ In this order; the first rule that applies decides:
 1.  `cancel-wins`        it was asked to stop: it stops. `model-changed`: the model it was accepted for is gone: stop.
 2.  `poison-limit`       its input has killed workers `poison_limit` times without progress: stop honestly.
 3.  `effects-pending`    something outside has happened since the checkpoint: never repeat it, on any lane.
-4.  `cannot-continue`    the engine there cannot go on with shown text, and no other lane may.
+4.  `engine-refused`     the engine is sound and refuses the work for good: nobody would do better.
+    `cannot-continue`    the engine there cannot go on with shown text, and no other lane may.
     `too-big-for-lane`   a fault of size where no other lane may take it: the same lane would refuse it again.
 5.  `cpu-worker-lost`    it was on the CPU lane: back into that lane's queue, go on from the checkpoint.
 6.  `service-restarted`  the service itself went away, no engine is to blame: same lane, from the checkpoint.
@@ -46,7 +47,7 @@ def _rule(f: SafepointFacts) -> _Ruling:
     return _ended(f) or _same_lane(f) or _kept_on_gpu(f) or _moved(f)
 
 
-def _ended(f: SafepointFacts) -> _Ruling | None:
+def _ended(f: SafepointFacts) -> _Ruling | None:  # noqa: PLR0911 -- one return for each rule
     """Rules 1 to 4: it goes on nowhere."""
     if f.cancel_asked:
         return CANCEL, "cancel-wins", [(CONTINUE, "a cancel was asked before the fault")]
@@ -61,6 +62,9 @@ def _ended(f: SafepointFacts) -> _Ruling | None:
         return FAIL, "effects-pending", [(CONTINUE, why), (RESTART, why), (REQUEUE, why)]
     if f.fault == "size" and (f.lane == "cpu" or not f.cpu_serving or f.failover in _STAYS):
         return FAIL, "too-big-for-lane", [(CONTINUE, _elsewhere(f)), (REQUEUE, "the same size would be refused again")]
+    if f.fault_kind == "engine-refused":
+        why = "the engine cannot do what is asked for, and would refuse it again"
+        return FAIL, "engine-refused", [(CONTINUE, why), (RESTART, why), (REQUEUE, why)]
     if f.fault_kind == "cannot-continue" and (f.lane == "cpu" or not f.cpu_serving or f.failover in _STAYS):
         again = "the engine there cannot go on with text that was begun elsewhere"
         return FAIL, "cannot-continue", [(CONTINUE, _elsewhere(f)), (RESTART, _CHANGE), (REQUEUE, again)]

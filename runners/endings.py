@@ -77,6 +77,11 @@ class Endings:
         log.warning("%s cannot go on here: %s", taken.fence.request_id, why)
         self._fault(taken, "host", "cannot-continue", {}, blames_input=False)
 
+    def unworkable(self, taken: Claim, why: Exception) -> None:
+        """The engine is sound and refuses this work; no other engine would do better."""
+        log.warning("%s is refused by the engine: %s", taken.fence.request_id, why)
+        self._fault(taken, "size", "engine-refused", {"why": str(why)[:300]}, blames_input=False)
+
     def restore_failed(self, taken: Claim, why: Exception) -> int:
         """A saved state did not come back as it was: it is never used again, and neither is this worker's memory."""
         log.error("restore failed for %s: %s", taken.fence.request_id, why)

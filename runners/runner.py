@@ -16,6 +16,7 @@ import sqlite3
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,7 @@ from core.errors import (
     NoSpace,
     RestoreFailed,
     StopWork,
+    Unworkable,
 )
 from core.lanes import turn_us
 from core.machine import CLAIMABLE_SQL
@@ -142,7 +144,6 @@ class Runner:
         if driver.execute(_WAITING, key).fetchone() is None:
             return False
 
-        busy = self._busy
         entered: list[str] = []
 
         def room(state: RequestState) -> bool:
@@ -151,18 +152,9 @@ class Runner:
                 entered.append(state.id)
             return taken
 
-        def unit(tx: Tx) -> list[Claim]:
-            several: list[Claim] = []
-            while len(several) < free and not _suspect(several):
-                company = busy + len(several)
-                one = claims.claim(tx, self.owner, self.lease_us, self.policy, company, room)
-                if one is None:
-                    break
-                several.append(one)
-            return several
-
+        busy = self._busy
         try:
-            taken = patient(self.writer.submit(unit), lambda: self._beat("idle"))
+            taken = patient(self.writer.submit(lambda tx: self._several(tx, free, busy, room)), self._idle)
         except NoSpace as error:
             log.warning("cannot claim: %s", error)
             taken = []
@@ -175,6 +167,19 @@ class Runner:
         for one in taken:
             self._jobs.put(one)
         return bool(taken)
+
+    def _several(self, tx: Tx, free: int, busy: int, room: Callable[[RequestState], bool]) -> list[Claim]:
+        several: list[Claim] = []
+        while len(several) < free and not _suspect(several):
+            company = busy + len(several)
+            one = claims.claim(tx, self.owner, self.lease_us, self.policy, company, room)
+            if one is None:
+                break
+            several.append(one)
+        return several
+
+    def _idle(self) -> None:
+        self._beat("idle")
 
     # ---- working ------------------------------------------------------------------------------------------
 
@@ -238,6 +243,8 @@ class Runner:
             self._exit = self.endings.restore_failed(taken, error)
         except CannotContinue as error:
             self.endings.cannot_continue(taken, error)
+        except Unworkable as error:
+            self.endings.unworkable(taken, error)
         except Exception as error:  # noqa: BLE001 -- an engine may raise anything, and all of it is its fault
             self._exit = self.endings.engine_failed(taken, error)
         finally:

@@ -7,12 +7,13 @@ import msgspec
 
 from core import admission
 from core import events as ev
+from core.chunks import cap_for
 from core.decision import AdmissionFacts, Decision
 from core.errors import Impossible
 from core.policy import Policy
 from core.state import RequestState
-from core.words import Failover, Priority
-from store import contents, laneviews, secondlook
+from core.words import Failover, Lane, Priority
+from store import contents, laneviews, rates, secondlook
 from store.journal import Tx
 
 RETRY_AFTER_S: Final = 5
@@ -148,7 +149,7 @@ def _admit(tx: Tx, sub: Submission, policy: Policy, decision: Decision) -> None:
         prompt_tokens=len(sub.tokens),
         max_units=granted,
         asked_units=sub.max_units if granted < sub.max_units else None,
-        chunk_cap=policy.chunk_cap,
+        chunk_cap=_chunk_cap(tx, sub, policy),
         failover=sub.failover,
         priority=sub.priority,
         deadline_us=None if sub.deadline_s is None else tx.now_us + int(sub.deadline_s * 1e6),
@@ -161,6 +162,18 @@ def _admit(tx: Tx, sub: Submission, policy: Policy, decision: Decision) -> None:
         secondlook.keep_promise(tx, sub.id, sub.model, decision, len(sub.tokens) + granted)
     if decision.action == admission.REROUTE:
         tx.append(sub.id, ev.Rerouted(None, 0, decision.rule, decision), actor="web", cause=record.seq)
+
+
+def _chunk_cap(tx: Tx, sub: Submission, policy: Policy) -> int:
+    """Pinned here, by the slower of the lanes: a request keeps its plan wherever it goes.
+
+    An engine may draw a whole chunk with one seed, so what is sampled has the same plan on every day.
+    """
+    if sub.sampling.temperature > 0:
+        return policy.chunk_cap
+    lanes: tuple[Lane, ...] = ("gpu", "cpu")
+    known = [rate for lane in lanes if (rate := rates.rates_of(tx, lane, sub.model).decode) is not None]
+    return cap_for(min(known, default=None), policy.chunk_cap)
 
 
 def _state(tx: Tx, request_id: str) -> RequestState:

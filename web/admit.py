@@ -31,6 +31,7 @@ SERVED: Final = ("generate",)
 MAX_STOPS: Final = 8
 MAX_STOP_CHARACTERS: Final = 1000
 MAX_METADATA_BYTES: Final = 16_384
+MAX_GRAMMAR_CHARACTERS: Final = 65_536
 MAX_KEY_CHARACTERS: Final = 255
 _QUICK_CHARACTERS: Final = 4096
 _INT32: Final = 2**31 - 1
@@ -75,6 +76,8 @@ class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     priority: Priority = "interactive"
     webhook: Webhook | None = None
     metadata: dict[str, str] = {}
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
 
 
 def new_request_id() -> str:
@@ -136,6 +139,12 @@ def read_body(value: Any) -> Body:
         raise Malformed(f"at most {MAX_STOPS} stop strings are taken", param="stop")
     if len(msgspec.json.encode(body.metadata)) > MAX_METADATA_BYTES:
         raise Malformed(f"metadata may have {MAX_METADATA_BYTES} bytes as JSON", param="metadata")
+    if body.grammar is not None and body.json_schema is not None:
+        raise Malformed("send either `grammar` or `json_schema`, one of them", param="grammar")
+    if len(body.grammar or "") > MAX_GRAMMAR_CHARACTERS or (
+        body.json_schema is not None and len(msgspec.json.encode(body.json_schema)) > MAX_GRAMMAR_CHARACTERS
+    ):
+        raise Malformed(f"a grammar or schema may have {MAX_GRAMMAR_CHARACTERS} characters", param=_constraint(body))
     if body.webhook is not None:
         raise Impossible(
             "webhooks are not delivered yet; leave `webhook` out and follow the request's events",
@@ -166,6 +175,7 @@ def submission(
     """
     entry = catalog.get(body.model)
     _require_served(entry, settings)
+    _require_constraints(entry, settings, body)
     side = load_prompt_side(entry)
     if body.messages is not None:
         tokens = side.chat_ids([Message(turn.role, turn.content) for turn in body.messages])
@@ -211,6 +221,29 @@ def _require_served(entry: ModelEntry, settings: Settings) -> None:
         raise Impossible(f"model {entry.id} does {entry.workload}, which is not served yet", param="model")
     if entry.problem:
         raise Impossible(f"model {entry.id} cannot be used: {entry.problem}", code="model_broken", param="model")
+
+
+def _constraint(body: Body) -> str | None:
+    """The field that says what an answer must match, if one does."""
+    if body.grammar is not None:
+        return "grammar"
+    return "json_schema" if body.json_schema is not None else None
+
+
+def _require_constraints(entry: ModelEntry, settings: Settings, body: Body) -> None:
+    """Every lane of the model must be able to hold the answer to it, or a takeover would break it."""
+    param = _constraint(body)
+    if param is None:
+        return
+    theirs = next((up.name for up in settings.upstreams if up.model == entry.id), None)
+    if entry.engine != "llamacpp" or theirs is not None:
+        why = f"upstream {theirs} computes a lane of it" if theirs else f"it runs on the engine {entry.engine}"
+        raise Impossible(
+            f"model {entry.id} cannot be held to a grammar: {why}. Serve it with the llama.cpp engine on both lanes "
+            f"(failsoft models prepare FILE --engine llamacpp), or leave `{param}` out",
+            code="constraint_not_served",
+            param=param,
+        )
 
 
 def _stops(body: Body) -> list[str]:

@@ -1,9 +1,10 @@
 """Whose turn it is, and how much is done between two checkpoints."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.chunks import chunk_size
+from core.chunks import cap_for, chunk_size
 from core.contract import PathFacts, pair_class
 from core.lanes import turn_us
 
@@ -51,3 +52,20 @@ def test_several_at_once_are_faithful_to_one_at_a_time() -> None:
 def test_a_proof_decides_about_unlike_paths_and_never_about_unlike_contracts() -> None:
     assert pair_class(CARD, HERE, "faithful") == "faithful"
     assert pair_class(CARD, PathFacts("e/1", "d", "host"), "identical") == "none"
+
+
+@pytest.mark.parametrize(
+    ("tps", "most", "cap"),
+    [
+        (None, 16, 16),
+        (1000.0, 16, 16),
+        (64.0, 16, 16),
+        (63.9, 16, 8),
+        (40.0, 16, 8),
+        (8.0, 16, 2),
+        (0.1, 16, 2),
+        (40.0, 1, 1),
+    ],
+)
+def test_a_chunk_takes_about_a_quarter_of_a_second(tps: float | None, most: int, cap: int) -> None:
+    assert cap_for(tps, most) == cap
