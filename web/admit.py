@@ -139,12 +139,7 @@ def read_body(value: Any) -> Body:
         raise Malformed(f"at most {MAX_STOPS} stop strings are taken", param="stop")
     if len(msgspec.json.encode(body.metadata)) > MAX_METADATA_BYTES:
         raise Malformed(f"metadata may have {MAX_METADATA_BYTES} bytes as JSON", param="metadata")
-    if body.grammar is not None and body.json_schema is not None:
-        raise Malformed("send either `grammar` or `json_schema`, one of them", param="grammar")
-    if len(body.grammar or "") > MAX_GRAMMAR_CHARACTERS or (
-        body.json_schema is not None and len(msgspec.json.encode(body.json_schema)) > MAX_GRAMMAR_CHARACTERS
-    ):
-        raise Malformed(f"a grammar or schema may have {MAX_GRAMMAR_CHARACTERS} characters", param=_constraint(body))
+    _check_constraint(body)
     if body.webhook is not None:
         raise Impossible(
             "webhooks are not delivered yet; leave `webhook` out and follow the request's events",
@@ -228,6 +223,15 @@ def _constraint(body: Body) -> str | None:
     if body.grammar is not None:
         return "grammar"
     return "json_schema" if body.json_schema is not None else None
+
+
+def _check_constraint(body: Body) -> None:
+    if body.grammar is not None and body.json_schema is not None:
+        raise Malformed("send either `grammar` or `json_schema`, one of them", param="grammar")
+    if len(body.grammar or "") > MAX_GRAMMAR_CHARACTERS or (
+        body.json_schema is not None and len(msgspec.json.encode(body.json_schema)) > MAX_GRAMMAR_CHARACTERS
+    ):
+        raise Malformed(f"a grammar or schema may have {MAX_GRAMMAR_CHARACTERS} characters", param=_constraint(body))
 
 
 def _require_constraints(entry: ModelEntry, settings: Settings, body: Body) -> None:

@@ -47,6 +47,8 @@ def test_all_complete_and_what_was_shown_stays(tmp_path: Path, mode: str) -> Non
             told = next(e for i in ids for e in home.events(i) if e["type"] == "Preempted")
             assert told["data"]["decision"]["rule"] == "pool-full"
             assert told["data"]["decision"]["facts"]["blocks"] == 32
+            moved = next(i for i in ids if preempted[i])
+            assert "Gave way" in home.client.get(f"/requests/{moved}").text
             assert all(d["same"] for i in ids for d in home.replay(i)["decisions"])
         assert home.verify().ok
     finally:

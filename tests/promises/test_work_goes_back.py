@@ -43,6 +43,9 @@ def test_a_long_answer_goes_back_at_a_chunk_boundary_again_and_again(tmp_path: P
         assert returned["data"]["decision"]["facts"]["pair"] == "identical"
         assert returned["data"]["resume_from"] >= 6
         assert all(decision["same"] for decision in home.replay(request_id)["decisions"])
+        page = home.client.get(f"/requests/{request_id}").text
+        assert "CPU → GPU" in page
+        assert "gpu-is-back" in page
         assert home.verify().ok
 
 

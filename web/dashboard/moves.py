@@ -34,6 +34,8 @@ class Turn(msgspec.Struct, frozen=True):
     rule_text: str
     chosen: str
     rejected: tuple[Rejected, ...]
+    then: str
+    """How it got ready to go on there, and what that cost; empty as long as it has not."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -50,7 +52,15 @@ class Asked(msgspec.Struct, frozen=True):
 
 def turns(history: Sequence[Recorded], causes: Mapping[int, Recorded], now_us: int) -> tuple[Turn, ...]:
     """Every turn of a history, in order."""
-    return tuple(_turn(record, causes, now_us) for record in history if isinstance(record.event, _TURNS))
+    places = [index for index, record in enumerate(history) if isinstance(record.event, _TURNS)]
+    return tuple(
+        msgspec.structs.replace(_turn(history[here], causes, now_us), then=_then(history[here + 1 : following]))
+        for here, following in zip(places, [*places, len(history)][1:], strict=True)
+    )
+
+
+def _then(later: Sequence[Recorded]) -> str:
+    return next((explain(record.event) for record in later if isinstance(record.event, ev.PrefixReady)), "")
 
 
 def _turn(record: Recorded, causes: Mapping[int, Recorded], now_us: int) -> Turn:
@@ -69,6 +79,7 @@ def _turn(record: Recorded, causes: Mapping[int, Recorded], now_us: int) -> Turn
         rule_text=explain_decision(decision) if decision else "",
         chosen=decision.action if decision else "return-gpu",
         rejected=decision.rejected if decision else (),
+        then="",
     )
 
 
@@ -77,6 +88,8 @@ def _title(event: ev.Event) -> str:
         return f"{lane_name(event.from_lane)} → CPU" if event.from_lane else "Sent to CPU"
     if isinstance(event, ev.Returned):
         return "CPU → GPU"
+    if isinstance(event, ev.Preempted):
+        return "Gave way"
     return "Stopped" if isinstance(event, ev.Failed) else "Kept its lane"
 
 

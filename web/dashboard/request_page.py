@@ -8,7 +8,7 @@ import msgspec
 from core import events as ev
 from core.errors import NotFound
 from core.events import Recorded
-from core.explain import failure, moved
+from core.explain import failure, mib, moved
 from core.state import RequestState
 from core.words import ACTIVE
 from store.contents import Spec
@@ -188,8 +188,19 @@ def _facts(state: RequestState, history: Sequence[Recorded]) -> tuple[Fact, ...]
         Fact("Attempt", str(state.attempt) if state.attempt else "none yet"),
         Fact("Failover", state.failover if isinstance(first, ev.Admitted) else NONE),
         Fact("Prompt", f"{state.prompt_tokens} tokens"),
+        Fact("Saved state", _saved(history), "what a takeover would begin with"),
         Fact("Ended by", state.finish_reason or state.ended_by or NONE),
     )
+
+
+def _saved(history: Sequence[Recorded]) -> str:
+    """The newest saved state, by the record."""
+    for record in reversed(history):
+        if isinstance(record.event, ev.SnapshotSaved):
+            return f"after token {record.event.units}, {mib(record.event.bytes)}"
+        if isinstance(record.event, ev.SnapshotRejected):
+            break
+    return NONE
 
 
 def _degraded(state: RequestState) -> str:

@@ -1,7 +1,7 @@
 """A history as a reader follows it: grouped by attempt, each event one sentence, causes as links.
 
 1. A group begins with `Started`; what comes before the first one is a group of its own.
-2. Three or more checkpoints in a row are one entry that opens: they say the same thing with growing numbers.
+2. Three or more checkpoints and saved states in a row are one entry that opens: they say the same with growing numbers.
 3. A cause inside the request is a link on the page; a cause elsewhere (a device, a lane) is a link into the journal.
 """
 
@@ -36,6 +36,7 @@ _LOOKS: Final[Mapping[str, tuple[str, str]]] = {
     "LateWriteRejected": ("warn", "bad"),
 }
 _FOLD_FROM: Final = 3
+_FOLDED: Final = frozenset({"Checkpointed", "SnapshotSaved"})
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -61,7 +62,7 @@ class EventRow(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One event, or a run of checkpoints that opens; `folded` counts them, 0 for a single event."""
+    """One event, or a run of them that opens; `folded` counts the checkpoints in it, 0 for a single event."""
 
     key: str
     rows: tuple[EventRow, ...]
@@ -128,11 +129,12 @@ def _folded(rows: Sequence[EventRow]) -> tuple[Entry, ...]:
     entries: list[Entry] = []
     run: list[EventRow] = []
     for row in [*rows, None]:
-        if row is not None and row.type == "Checkpointed":
+        if row is not None and row.type in _FOLDED:
             run.append(row)
             continue
         if len(run) >= _FOLD_FROM:
-            entries.append(Entry(f"run-v{run[0].version}", tuple(run), len(run)))
+            count = sum(one.type == "Checkpointed" for one in run)
+            entries.append(Entry(f"run-v{run[0].version}", tuple(run), count))
         else:
             entries += [Entry(f"v{one.version}", (one,), 0) for one in run]
         run = []
