@@ -22,8 +22,10 @@ class Bare:
     """The bare engine loop, loaded from the model that the service prepared."""
 
     def __init__(self, made: Service) -> None:
-        model = Catalog(made.paths.models).get(REAL).prepared
-        command = [sys.executable, "-m", "bench.bareengine", model]
+        entry = Catalog(made.paths.models).get(REAL)
+        module = "bench.barellama" if entry.engine == "llamacpp" else "bench.bareengine"
+        command = [sys.executable, "-m", module, entry.prepared]
+        self.engine = entry.engine
         self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def generate(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -57,7 +59,7 @@ def finish(made: Service, request_id: str) -> float:
 
 
 class Overhead(NamedTuple):
-    """Medians: tokens a second through the service and bare, overhead in time and in processor time of the runner."""
+    """Medians: tokens a second through the service and bare, overhead in time for each token and in processor time."""
 
     ours: float
     theirs: float
@@ -87,8 +89,8 @@ def overhead(made: Service, temperature: float, rounds: int) -> Overhead:
         tokens = [token for chunk in text for token in chunk["tokens"]]
         same += tokens == alone["tokens"]
         ours.append(count / seconds)
-        theirs.append(count / alone["seconds"])
-        over.append(seconds / alone["seconds"] - 1)
+        theirs.append(len(alone["tokens"]) / alone["seconds"])
+        over.append(theirs[-1] / ours[-1] - 1)
         mine, other = (cpu_s(pid) - before for pid, before in zip(pids, used, strict=True))
         busy.append(mine / other - 1)
     bare.close()

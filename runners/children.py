@@ -1,7 +1,9 @@
 """A child process of the supervisor: how it is started, how its death is told, when it may be started again."""
 
+import contextlib
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -99,10 +101,10 @@ class Child:
         self.started = time.monotonic()
 
     def kill(self, why: str) -> None:
-        """End it now; the reason is told when its death is seen."""
+        """End it and its process group now; the reason is told when its death is seen."""
         if self.process is not None:
             self.killed_for = self.killed_for or why
-            self.process.kill()
+            _end_group(self.process.pid)
 
     def terminate(self) -> None:
         """Ask it to stop in order."""
@@ -110,12 +112,16 @@ class Child:
             self.process.terminate()
 
     def reap(self, first_pause_s: float = 0.0, longest_pause_s: float = 0.0) -> Exit | None:
-        """After its death: take the status, and set when it may be started again. None while it lives."""
+        """After its death: take the status, end the rest of its group, and set when it may be started again.
+
+        None while it lives.
+        """
         if self.process is None:
             return None
         status = self.process.poll()
         if status is None:
             return None
+        _end_group(self.process.pid)
         os.close(self.pidfd)
         self.process, self.pidfd = None, -1
         if self.pulse is not None:
@@ -144,3 +150,12 @@ class Child:
             self.pulse.close()
             self.pulse = None
             (self._paths.run / f"{self.id}.pulse").unlink(missing_ok=True)
+
+
+def _end_group(leader: int) -> None:
+    """Kill what a child of ours leads; each leads a group of its own from before its first instruction.
+
+    While one of the group is left, nobody else is given the leader's number.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)

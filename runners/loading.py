@@ -8,6 +8,7 @@
 import os
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -50,6 +51,8 @@ class Place(msgspec.Struct, frozen=True):
     threads: int | None
     """Those it keeps, where its engine cannot change them."""
     pool: Pool | None
+    cores: bool
+    """It computes on this machine's cores."""
 
 
 def upstream_of(settings: Settings, lane: str, model: str) -> Upstream | None:
@@ -86,13 +89,16 @@ class Loading:
         entry: ModelEntry,
         device: Device | None,
         writer: Writer,
+        waiting: Callable[[], None],
     ) -> None:
+        """`waiting` is called now and then while a server is started and tried out."""
         self._paths = paths
         self._settings = settings
         self._owner = owner
         self._entry = entry
         self._device = device
         self._writer = writer
+        self._waiting = waiting
 
     def run(self) -> Place:
         """Take the memory, load the model, say so.
@@ -130,6 +136,7 @@ class Loading:
             token_bytes=need.token if self._owner.lane == "gpu" else 0,
             threads=threads if engine.capabilities.fixed_threads else None,
             pool=self._pool(slots, plan),
+            cores=engine.name not in {"null", "upstream"},
         )
 
     def _looked(self) -> tuple[ModelNeed, Part | None, int]:
@@ -149,7 +156,7 @@ class Loading:
         upstream = upstream_of(self._settings, self._owner.lane, self._entry.id)
         if upstream is None:
             raise EngineFault(f"{self._owner.device} is not in the settings any more. Start the service again.")
-        return UpstreamEngine(upstream, load_prompt_side(self._entry))
+        return UpstreamEngine(upstream, load_prompt_side(self._entry), waiting=self._waiting)
 
     def _slots(self, engine: Engine) -> int:
         """One at a time unless more are asked for; the built-in model works on as many as it can by itself."""

@@ -1,15 +1,21 @@
 """Facts of Linux processes: dying with the parent, adopting orphans, being told apart for good."""
 
+import contextlib
 import ctypes
 import math
 import os
 import signal
+import time
+from collections.abc import Collection
 from pathlib import Path
 
 from store.clock import start_ticks
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+
+_EXEC_S = 1.0
+"""Longest time that becoming another program is waited for."""
 
 INSTANCE = "FAILSOFT_INSTANCE"
 """Environment variable of every child: the data directory it belongs to. Marks orphans as ours."""
@@ -39,6 +45,87 @@ def belongs_to(pid: int, ticks: int, root: Path) -> bool:
     except OSError:
         return False
     return f"{INSTANCE}={root}".encode() in environ
+
+
+def end_marked(name: str, value: str, *, spare: Collection[int] = (), patience_s: float = 10.0) -> list[int]:
+    """Kill every process of this user that was started with `name=value` in its environment; answers their pids.
+
+    A new session and a dead parent hide nothing from it. Looks again until none is left, since one may just have
+    started another, at most for `patience_s` seconds. This process and those in `spare` live on.
+    """
+    mark = f"{name}={value}".encode()
+    deadline = time.monotonic() + patience_s
+    unsure = time.monotonic() + min(patience_s, _EXEC_S)
+    ended: dict[int, None] = {}
+    while time.monotonic() < deadline:
+        pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+        seen = {pid: _kill_marked(pid, mark) for pid in pids if pid != os.getpid() and pid not in spare}
+        ended.update(dict.fromkeys(pid for pid, killed in seen.items() if killed))
+        starting = None in seen.values() and time.monotonic() < unsure
+        if not starting and not any(seen.values()):
+            break
+        time.sleep(0.01)
+    return list(ended)
+
+
+def end_instance(root: Path) -> list[int]:
+    """Kill what was started for this data directory, by whomever; this process and its ancestors live on."""
+    return end_marked(INSTANCE, str(root), spare=_ancestors())
+
+
+def end_adopted(known: Collection[int], root: Path) -> None:
+    """Orphans of our children end up with us: they are left over, and are ended; their statuses are of no interest.
+
+    What does not carry our mark is let live: process 1 of a container adopts strangers, and a program that became this
+    one by `exec` may have had children of its own.
+    """
+    mark = f"{INSTANCE}={root}".encode()
+    for pid in map(int, Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()):
+        if pid not in known:
+            _kill_marked(pid, mark)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def _kill_marked(pid: int, mark: bytes) -> bool | None:
+    """Whether that process lives, is this user's and carries the mark; then it was sent SIGKILL.
+
+    None: it cannot be told yet, since it is just becoming another program.
+    """
+    try:
+        # Held before it is looked at, so that what is killed is what was looked at, even if the pid is used again.
+        held = os.pidfd_open(pid)
+    except OSError:
+        return False
+    folder = Path(f"/proc/{pid}")
+    try:
+        if folder.stat().st_uid != os.geteuid():
+            return False
+        environment = (folder / "environ").read_bytes()
+        if not environment and not (folder / "cmdline").read_bytes():
+            # In the middle of an exec there is a program and neither words nor environment. The dead and the
+            # kernel's own threads have no program.
+            return None if (folder / "exe").readlink().name else False
+        if mark not in environment.split(b"\0"):
+            return False
+        signal.pidfd_send_signal(held, signal.SIGKILL)
+    except OSError:
+        return False
+    finally:
+        os.close(held)
+    return True
+
+
+def _ancestors() -> set[int]:
+    found: set[int] = set()
+    pid = os.getppid()
+    while pid > 1 and pid not in found:
+        found.add(pid)
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            break
+    return found
 
 
 def resident_bytes(pid: int) -> int | None:

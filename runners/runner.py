@@ -216,7 +216,7 @@ class Runner:
             lease_us=self.lease_us,
             writer=self.writer,
             bell=bell,
-            cores=self.cores if self.entry.engine != "null" else None,
+            cores=self.cores if place.cores else None,
             pulse=self.pulse,
             place=slot,
             device=self.device,
@@ -329,7 +329,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: runner.draining.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        place = Loading(paths, runner.settings, owner, entry, device, runner.writer).run()
+        place = Loading(paths, runner.settings, owner, entry, device, runner.writer, runner.loading).run()
     except AllocationFailed as refused:
         log.error("%s", refused)  # noqa: TRY400 -- the message says it all
         sys.exit(stops.NO_MEMORY)

@@ -24,9 +24,9 @@ from core.errors import FailsoftError
 from core.words import Lane
 from runners.children import RunnerSpec
 from runners.devices.simulated import SimulatedDevice
+from runners.loading import UPSTREAM, build_of, upstream_of, wanted_slots
 from runners.needs import ModelNeed, need_of
 from runners.process import belongs_to, end_instance
-from runners.loading import UPSTREAM, build_of, upstream_of, wanted_slots
 from store import failover, roster
 from store.database import Paths, read_engine, sqlite_version
 from store.house import clear_run

@@ -36,14 +36,15 @@ from runners.deaths import after_death
 from runners.devices.base import OUT
 from runners.ground import address_of, bind, listen, lock_directory, require_loopback, usable
 from runners.hangs import Hangs
-from runners.process import adopt_orphans, oom_kills, resident_bytes
+from runners.keeper import sweep
+from runners.process import adopt_orphans, end_adopted, end_instance, oom_kills, resident_bytes
 from runners.pulse import Pulse
 from runners.residents import Residents
-from store import failover, promises, roster
+from store import failover, promises, roster, snapshots
 from store.database import Paths, checkpoint, default_root, migrate, read_engine, write_engine
 from store.gate import Gate
 from store.house import drain
-from store.journal import Tx
+from store.journal import Look, Tx
 from store.models.catalog import ModelEntry
 from store.settings import Settings, load, write_in_force
 from store.verify import anchors_file
@@ -92,7 +93,7 @@ class Supervisor:
         startup.clear_run_files(self.paths)
         models = startup.usable_models(self.paths, self.settings)
         device = startup.find_device(self.paths, self.settings)
-        specs = startup.specs_for(models, device)
+        specs = startup.specs_for(models, device, self.settings)
         write_in_force(self.paths, self.settings)
         self.writer = Writer(self.paths)
         self.gate = Gate(self.paths.gate)
@@ -118,6 +119,7 @@ class Supervisor:
             for child in self.children:
                 child.kill("service-stopped")
             self.writer.close()
+            end_instance(self.paths.root)
             os.close(lock)
 
     def _workers(self, specs: list[RunnerSpec], simulated: str) -> list[Child]:
@@ -152,7 +154,7 @@ class Supervisor:
                 self._guarded(self._beats)
                 self.hangs.web(self._address)
                 self._checkpoint_due()
-                self._reap_adopted()
+                end_adopted({child.pid for child in self.children}, self.paths.root)
             count += 1
 
     def _watch_directory(self) -> None:
@@ -228,15 +230,6 @@ class Supervisor:
             self._oom_kills, killed_for = kills, "out-of-memory"
         self._later(after_death(child, spec, left, killed_for, self.policy))
 
-    def _reap_adopted(self) -> None:
-        """Orphans of our children end up with us; their statuses are of no interest."""
-        known = {child.pid for child in self.children}
-        tasks = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-        for pid in map(int, tasks):
-            if pid not in known:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-
     # ---- time ---------------------------------------------------------------------------------------------
 
     def _clocks(self) -> None:
@@ -296,8 +289,17 @@ class Supervisor:
                 stack.callback(gate.close)
                 checkpoint(gate, engine)
                 self._anchor()
+                self._sweep()
         except (sqlite3.Error, DBAPIError, OSError, FailsoftError) as error:
             log.warning("no checkpoint now: %s", error)
+
+    def _sweep(self) -> None:
+        """Saved states that belong to nobody any more."""
+        runners = {child.id for child in self.children if child.process is not None}
+        with read_engine(self.paths).connect() as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
+            sweep(self.paths.snapshots, snapshots.names(Look(driver, 0)), runners)
 
     def _anchor(self) -> None:
         with read_engine(self.paths).connect() as connection:
