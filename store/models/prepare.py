@@ -24,7 +24,7 @@ from store.models.atomic import replacing
 from store.models.gguf import GGUF, STRING, read_header
 from store.models.gguf_write import F32, I32, NewTensor, write_gguf
 from store.models.suitability import require_suitable
-from store.models.tokenizer import NORMAL
+from store.models.vocabulary import NORMAL
 from store.models.weights import EMBEDDINGS, OUTPUT, file_digest, tensor_chunks
 
 RECIPE = 1

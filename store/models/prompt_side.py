@@ -8,6 +8,7 @@ import msgspec
 
 from core.errors import Impossible, ModelFileError
 from store.models.gguf import read_header
+from store.models.llamacpp import most
 from store.models.null_model import NULL_CONTEXT, NullTokenizer, null_chat
 from store.models.template import ChatTemplate, Message, prompt_ids, with_bos
 from store.models.tokenizer import Tokenizer
@@ -22,7 +23,7 @@ class PromptSide(msgspec.Struct, frozen=True):
     context: int
     """Tokens that prompt and answer may have together."""
     eos: tuple[int, ...]
-    """Ids that end an answer."""
+    """Ids that end an answer, whichever engine gives them; the likeliest first."""
 
     def chat_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Prompt ids of a conversation.
@@ -65,10 +66,9 @@ def file_side(model: str, path: Path) -> PromptSide:
 def _side(model: str, path: Path, _size: int, _changed: int) -> PromptSide:
     header = read_header(path)
     tokenizer = Tokenizer.from_gguf(header)
-    ends = (tokenizer.eos, tokenizer.eot)
     architecture = header.value("general.architecture", str, default="")
-    context = header.value(f"{architecture}.context_length", int)
-    if context is None or context < 1:
+    context = most(header, f"{architecture}.context_length")
+    if context < 1:
         msg = f"{path.name}: the file does not say its context length. Use a file made by a current converter."
         raise ModelFileError(msg)
     return PromptSide(
@@ -76,5 +76,5 @@ def _side(model: str, path: Path, _size: int, _changed: int) -> PromptSide:
         tokenizer=tokenizer,
         template=ChatTemplate.from_gguf(header),
         context=context,
-        eos=tuple(dict.fromkeys(end for end in ends if end is not None)),
+        eos=tokenizer.ends,
     )

@@ -20,6 +20,8 @@ from typing import Any, NoReturn
 import jinja2
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -138,6 +140,16 @@ class _Environment(ImmutableSandboxedEnvironment):
         return ImmutableSandboxedEnvironment.call(self, context, function, *rest, **kwargs)
 
 
+class _Generation(Extension):
+    """`{% generation %}` marks what a model is trained to write; here it is what stands between."""
+
+    tags = {"generation"}  # noqa: RUF012 -- as Jinja declares it
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
 class Sandbox:
     """One compiled chat template. `render` may be called from several threads."""
 
@@ -151,7 +163,7 @@ class Sandbox:
             lstrip_blocks=True,
             finalize=_printable,
             keep_trailing_newline=False,
-            extensions=["jinja2.ext.loopcontrols"],
+            extensions=["jinja2.ext.loopcontrols", _Generation],
         )
         environment.filters = {key: value for key, value in environment.filters.items() if key in _FILTERS}
         for key in _TEXT_FILTERS:

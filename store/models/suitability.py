@@ -5,12 +5,13 @@ crashes. So everything it relies on is checked here, and what is not on a list i
 
 1. Architecture `llama`, dense, without scaled rotary positions, sliding windows or biases.
 2. Exactly the tensors it expects, in the shapes the metadata promises, in types it has code for.
-3. A byte-level BPE vocabulary with a known pre-tokenizer (our own tokenizer needs that too).
+3. A byte-level BPE vocabulary with a known pre-tokenizer; of the SentencePiece ones it would misread the copy.
 """
 
 from typing import Any
 
 from core.errors import ModelFileError
+from store.models import llamacpp
 from store.models.gguf import GGUF, Tensor
 from store.models.gguf_write import F32, U32
 from store.models.tokenizer import Tokenizer
@@ -53,7 +54,7 @@ def require_suitable(header: GGUF) -> None:
     if problems:
         msg = (
             f"{header.path.name} does not suit the embedded engine: {'; '.join(problems)}. "
-            "Serve it with the llama.cpp engine, or choose another file of the model."
+            f"Serve it with the llama.cpp engine ({llamacpp.INSTALL}), or choose another file of the model."
         )
         raise ModelFileError(msg)
 
@@ -96,6 +97,8 @@ def _heads(header: GGUF) -> list[str]:
 
 
 def _vocabulary(header: GGUF) -> list[str]:
+    if header.metadata.get("tokenizer.ggml.model") == "llama":
+        return ["the vocabulary is a SentencePiece one; the embedded engine is given byte-level ones only"]
     try:
         tokenizer = Tokenizer.from_gguf(header)
     except ModelFileError as error:

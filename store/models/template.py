@@ -9,6 +9,7 @@
    is refused. Nothing is neutralised or dropped in silence.
 4. Roles are a fixed set, since templates print them.
 5. One BOS at most: it is put in front only if the model wants one and the template did not write it.
+6. Models that can think before they answer do so: that is what their templates and servers do by default.
 """
 
 import hashlib
@@ -123,6 +124,7 @@ class ChatTemplate:
                 "add_generation_prompt": True,
                 "tools": None,
                 "documents": None,
+                "enable_thinking": True,
                 "strftime_now": now.strftime,
             }
         )

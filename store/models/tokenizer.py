@@ -1,18 +1,20 @@
 """The tokenizer of a model, built from the model file itself.
 
 1. Ids are made once, at admission, and stored; engines are fed ids, never text. An engine whose own tokenizer is
-   wrong for the model (the embedded engine merges by score, which says nothing for a byte-level vocabulary) still
-   computes the right thing.
+   wrong for the model (the embedded engine does not split text as these models were trained) still computes the
+   right thing.
 2. Control tokens are made only where the caller says so. Text from outside is encoded with `special=False`, so
-   "<|im_end|>" in it stays nine ordinary characters.
+   "<|im_end|>" in it stays nine ordinary characters. In a SentencePiece vocabulary the llama.cpp engine's own
+   tokenizer may merge such letters to the control token; here they stay letters.
 3. Tokens that are names without power (user-defined ones) are recognised in all text, as in training.
 4. A byte that is not in the vocabulary has no id and is left out; SmolLM2 lacks a few control characters and
    bytes that begin no assigned character. Every implementation of these vocabularies does the same.
+5. In a SentencePiece vocabulary a text that begins, or follows a control or user-defined token, gets a space in
+   front unless the file says otherwise.
 """
 
 import hashlib
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,67 +22,49 @@ import msgspec
 from tokenizers import Tokenizer as NativeTokenizer
 from tokenizers.models import BPE
 
-from core.errors import Malformed, ModelFileError
+from core.errors import Malformed
 from store.models import bytes_alphabet
 from store.models.gguf import GGUF, read_header
+from store.models.marks import Marks
 from store.models.pretokenizers import PRE_TOKENIZERS, PreTokenizer
+from store.models.sentencepiece import SPACE, Merger
+from store.models.vocabulary import BYTE, NORMAL, UNUSED, USER_DEFINED, Vocabulary, broken, byte_of, read_vocabulary
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-"""Values of `tokenizer.ggml.token_type`."""
 MAX_MARKS = 10_000
 """Each is looked for in every text; real models have at most about a thousand."""
-
-_MARK = re.compile(r"<\|.+\|>", re.DOTALL)
-_BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_ENDS_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>")
-_REMEDY = "Use a model with a byte-level BPE vocabulary whose pre-tokenizer is known, or add it to the table."
+_SWALLOWING = ("phi-3", "phi3")
+_NOT_SWALLOWING = ("<unk>", "<s>", "<|endoftext|>")
 
 
 class Tokenizer:
     """Text to ids and back for one model. Safe to use from several threads."""
 
     def __init__(self, header: GGUF) -> None:
-        self._pre = pre_tokenizer(header)
-        tokens = header.texts("tokenizer.ggml.tokens")
-        kinds = header.numbers("tokenizer.ggml.token_type") or (NORMAL,) * len(tokens)
-        merges = header.texts("tokenizer.ggml.merges")
-        if bytes_alphabet.LETTERS[0x20] not in tokens:
-            cause = "the vocabulary is not spelled in the byte-level alphabet, as in a copy prepared for another engine"
-            raise _broken(header, cause)
-        if len(kinds) != len(tokens):
-            raise _broken(header, f"{len(tokens)} tokens have {len(kinds)} types")
-        self.vocab_size = len(tokens)
-        self.bos = _id(header, "bos", self.vocab_size)
-        self.eos = _id(header, "eos", self.vocab_size)
-        by_text = {text: index for index, text in enumerate(tokens)}
-        self.eot = _id(header, "eot", self.vocab_size)
-        self.adds_bos = header.value("tokenizer.ggml.add_bos_token", bool, default=self._pre.starts_with_bos)
-        if self.bos is None:
-            self.adds_bos = False
-        named = {self.bos, self.eos, self.eot}
-        control = {
-            index
-            for index, kind in enumerate(kinds)
-            if kind in {CONTROL, UNKNOWN} or index in named or (kind == USER_DEFINED and _MARK.fullmatch(tokens[index]))
-        }
-        self.control: frozenset[int] = frozenset(control)
-        """Ids of tokens that steer the model and show nothing."""
-        if self.eot is None:
-            ends = (by_text.get(text) for text in _ENDS_OF_TURN)
-            self.eot = next((index for index in ends if index in control and index != self.eos), None)
-        user = {index for index, kind in enumerate(kinds) if kind == USER_DEFINED} - control
-        self._pieces = tuple(
-            b"" if index in control else _bytes_of(text, kinds[index]) for index, text in enumerate(tokens)
+        vocabulary = read_vocabulary(header)
+        self._encoder: _ByteLevel | _SentencePiece
+        if vocabulary.model == "llama":
+            self._encoder = _SentencePiece(header, vocabulary)
+        else:
+            self._encoder = _ByteLevel(header, vocabulary)
+        self.vocab_size = len(vocabulary.tokens)
+        self.bos = vocabulary.bos
+        self.eos = vocabulary.eos
+        self.eot = vocabulary.eot
+        self.adds_bos = self.bos is not None and header.value(
+            "tokenizer.ggml.add_bos_token", bool, default=self._encoder.starts_with_bos
         )
-        self._user = {tokens[index]: index for index in user if tokens[index]}
-        self._marks = {**self._user, **{tokens[index]: index for index in control if tokens[index]}}
-        if len(self._marks) > MAX_MARKS:
-            raise _broken(header, f"{len(self._marks)} control and user-defined tokens are more than {MAX_MARKS}")
-        self._user_pattern = _any_of(self._user)
-        self._mark_pattern = _any_of(self._marks)
-        self.digest = _digest(header, tokens, kinds, merges)
+        self.control = vocabulary.control
+        """Ids of tokens that steer the model. But for a few that divide an answer, they show nothing."""
+        self.ends = vocabulary.ends
+        """Ids that end an answer, the likeliest first."""
+        hidden = vocabulary.control - vocabulary.shown
+        self._pieces = tuple(
+            b"" if index in hidden or kind == UNUSED else self._encoder.bytes_of(text, kind)
+            for index, (text, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True))
+        )
+        self._marks = _marks(header, vocabulary)
+        self.digest = _digest(header, vocabulary, self._encoder.digested)
         """Hex SHA-256 of all that decides which ids a text gets."""
-        self._native = _build(header, self._pre, by_text, merges)
 
     @classmethod
     def from_gguf(cls, source: GGUF | Path) -> "Tokenizer":
@@ -102,17 +86,19 @@ class Tokenizer:
         no trace in the ids. Raises `core.errors.Malformed` as `encode` does.
         """
         found: list[int] = []
-        plain: list[str] = []
-        for text, special in parts:
-            at = 0
-            for match in self._controls(text) if special else ():
-                plain.append(text[at : match.start()])
-                found += self._named("".join(plain))
-                found.append(self._marks[match.group()])
-                plain.clear()
-                at = match.end()
-            plain.append(text[at:])
-        found += self._named("".join(plain))
+        first = True
+        try:
+            for piece in self._marks.split(parts):
+                if isinstance(piece, int):
+                    found.append(piece)
+                    first = True
+                else:
+                    found += self._encoder.ids(piece, first=first)
+                    first = False
+        except (UnicodeEncodeError, TypeError) as error:
+            # The library takes only text that can be UTF-8 and says so by either error.
+            msg = "the text holds half a character (a lone surrogate); send valid Unicode"
+            raise Malformed(msg) from error
         return tuple(found)
 
     def piece(self, token: int) -> bytes:
@@ -124,48 +110,64 @@ class Tokenizer:
 
     def controls_in(self, text: str) -> tuple[int, ...]:
         """The control tokens that `encode(text, special=True)` would make, in order."""
-        return tuple(self._marks[match.group()] for match in self._controls(text))
+        found = self._marks.split(((text, True),))
+        return tuple(piece for piece in found if isinstance(piece, int) and piece in self.control)
 
-    def _controls(self, text: str) -> Iterator[re.Match[str]]:
-        if self._mark_pattern is not None:
-            for match in self._mark_pattern.finditer(text):
-                if self._marks[match.group()] in self.control:
-                    yield match
 
-    def _named(self, text: str) -> list[int]:
-        """Ids of text without control tokens, user-defined tokens recognised."""
-        if self._user_pattern is None:
-            return self._plain(text)
-        found: list[int] = []
-        at = 0
-        for match in self._user_pattern.finditer(text):
-            found += self._plain(text[at : match.start()])
-            found.append(self._user[match.group()])
-            at = match.end()
-        return found + self._plain(text[at:])
+class _ByteLevel:
+    """Byte-level BPE, by the tokenizers library."""
 
-    def _plain(self, text: str) -> list[int]:
-        if not text:
-            return []
-        try:
-            return list(self._native.encode(text, add_special_tokens=False).ids)
-        except (UnicodeEncodeError, TypeError) as error:
-            # The library takes only text that can be UTF-8 and says so by either error.
-            msg = "the text holds half a character (a lone surrogate); send valid Unicode"
-            raise Malformed(msg) from error
+    def __init__(self, header: GGUF, vocabulary: Vocabulary) -> None:
+        pre = pre_tokenizer(header)
+        if bytes_alphabet.LETTERS[0x20] not in vocabulary.by_text:
+            cause = "the vocabulary is not spelled in the byte-level alphabet, as in a copy prepared for another engine"
+            raise broken(header, cause)
+        merges = header.texts("tokenizer.ggml.merges")
+        self.starts_with_bos = pre.starts_with_bos
+        self.digested = ((), merges)
+        self._native = _build(header, pre, vocabulary.by_text, merges)
+
+    def ids(self, text: str, *, first: bool) -> list[int]:  # noqa: ARG002 -- where a text stands changes nothing here
+        return list(self._native.encode(text, add_special_tokens=False).ids)
+
+    def bytes_of(self, text: str, kind: int) -> bytes:
+        if kind == BYTE and (byte := byte_of(text)) is not None:
+            return bytes([byte])
+        raw = None if kind == USER_DEFINED else bytes_alphabet.to_bytes(text)
+        return text.encode("utf-8", "surrogateescape") if raw is None else raw
+
+
+class _SentencePiece:
+    """SentencePiece, merged by score."""
+
+    starts_with_bos = True
+
+    def __init__(self, header: GGUF, vocabulary: Vocabulary) -> None:
+        self._merger = Merger(header, vocabulary)
+        self._spaced = header.value("tokenizer.ggml.add_space_prefix", bool, default=True)
+        self.digested = ((self._spaced, *header.metadata["tokenizer.ggml.scores"]), ())
+
+    def ids(self, text: str, *, first: bool) -> list[int]:
+        return self._merger.ids(f" {text}" if first and self._spaced else text)
+
+    def bytes_of(self, text: str, kind: int) -> bytes:
+        if kind == BYTE and (byte := byte_of(text)) is not None:
+            return bytes([byte])
+        shown = text.replace(SPACE, " ") if kind == NORMAL else text
+        return shown.encode("utf-8", "surrogateescape")
 
 
 def pre_tokenizer(header: GGUF) -> PreTokenizer:
-    """The way the model splits text; raises `ModelFileError` naming what is not known."""
+    """The way a byte-level model splits text; raises `ModelFileError` naming what is not known."""
     model = header.value("tokenizer.ggml.model", str)
-    if model is None:
-        raise _broken(header, "the file carries no tokenizer (tokenizer.ggml.model is missing)")
     if model != "gpt2":
-        raise _broken(header, f"vocabularies of kind {model!r} (SentencePiece, WordPiece, ...) are not supported")
+        kinds = {"bert": "WordPiece", "t5": "unigram", "rwkv": "RWKV"}
+        name = f"{model!r} ({kinds[model]})" if model in kinds else repr(model)
+        raise broken(header, f"vocabularies of kind {name} are not supported")
     name = header.value("tokenizer.ggml.pre", str, default="default")
     if name not in PRE_TOKENIZERS:
         known = ", ".join(sorted(PRE_TOKENIZERS))
-        raise _broken(header, f"the pre-tokenizer {name!r} is not known (known: {known})")
+        raise broken(header, f"the pre-tokenizer {name!r} is not known (known: {known})")
     return PRE_TOKENIZERS[name]
 
 
@@ -175,51 +177,37 @@ def _build(header: GGUF, pre: PreTokenizer, vocabulary: dict[str, int], merges: 
         # A merge is two entries with one space between; entries themselves spell a space as another character.
         left, space, right = merge.partition(" ")
         if not space or any(part not in vocabulary for part in (left, right, left + right)):
-            raise _broken(header, f"the merge {merge!r} does not fit the vocabulary")
+            raise broken(header, f"the merge {merge!r} does not fit the vocabulary")
         pairs.append((left, right))
     try:
         native = NativeTokenizer(BPE(vocab=vocabulary, merges=pairs, ignore_merges=pre.whole_words))
         native.pre_tokenizer = pre.build()
     except Exception as error:  # the library raises bare Exception
-        raise _broken(header, f"the vocabulary cannot be used: {error}") from error
+        raise broken(header, f"the vocabulary cannot be used: {error}") from error
     return native
 
 
-def _bytes_of(text: str, kind: int) -> bytes:
-    if kind == UNUSED:
-        return b""
-    if kind == BYTE and (match := _BYTE_NAME.fullmatch(text)):
-        return bytes([int(match.group(1), 16)])
-    if kind != USER_DEFINED:
-        raw = bytes_alphabet.to_bytes(text)
-        if raw is not None:
-            return raw
-    return text.encode("utf-8", "surrogateescape")
+def _marks(header: GGUF, vocabulary: Vocabulary) -> Marks:
+    control = {text: index for index in vocabulary.control if (text := vocabulary.tokens[index])}
+    user = {text: index for index in vocabulary.user if (text := vocabulary.tokens[index])}
+    if len(control) + len(user) > MAX_MARKS:
+        raise broken(header, f"{len(control) + len(user)} control and user-defined tokens are more than {MAX_MARKS}")
+    name = header.value("general.name", str, default="").lower()
+    swallowing: set[int] = set()
+    if any(part in name for part in _SWALLOWING):
+        swallowing = {index for text, index in (control | user).items() if text not in _NOT_SWALLOWING}
+    return Marks(control, user, swallowing)
 
 
-def _any_of(marks: dict[str, int]) -> re.Pattern[str] | None:
-    # Longest first, so that <|a|> inside <|a|><|b|>-like names never wins over the longer name.
-    ordered = sorted(marks, key=len, reverse=True)
-    return re.compile("|".join(re.escape(mark) for mark in ordered)) if ordered else None
-
-
-def _id(header: GGUF, name: str, size: int) -> int | None:
-    found = header.value(f"tokenizer.ggml.{name}_token_id", int)
-    if found is not None and not 0 <= found < size:
-        raise _broken(header, f"the {name} token {found} is not in the vocabulary of {size}")
-    return found
-
-
-def _digest(header: GGUF, tokens: tuple[str, ...], kinds: tuple[int, ...], merges: tuple[str, ...]) -> str:
+def _digest(header: GGUF, vocabulary: Vocabulary, digested: tuple[tuple[float, ...], tuple[str, ...]]) -> str:
+    scores, merges = digested
     keys = ("model", "pre", "bos_token_id", "eos_token_id", "eot_token_id", "add_bos_token")
     scalars = {key: header.metadata.get(f"tokenizer.ggml.{key}") for key in keys}
     total = hashlib.sha256(msgspec.json.encode(scalars, order="sorted"))
-    for part in (tokens, merges):
+    for part in (vocabulary.tokens, merges):
         raw = [text.encode("utf-8", "surrogateescape") for text in part]
         total.update(msgspec.msgpack.encode(raw))
-    total.update(msgspec.msgpack.encode(kinds))
+    total.update(msgspec.msgpack.encode(vocabulary.kinds))
+    if scores:
+        total.update(msgspec.msgpack.encode(scores))
     return total.hexdigest()
-
-
-def _broken(header: GGUF, cause: str) -> ModelFileError:
-    return ModelFileError(f"{header.path.name}: {cause}. {_REMEDY}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from web.commands import predict
+from web.commands import equivalence, predict
 from web.commands.failed import OK, UNWELL, USAGE, CommandFailed
 from web.commands.options import Commands, command, with_json, with_store
 from web.commands.terminal import document, facts, note, size_text, table
@@ -24,11 +24,18 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = command(inner, "prepare", prepare, "make a model file ready to be served; it is tried in a process apart")
     parser.add_argument("file", type=Path, nargs="?", help="a GGUF file (default: the packaged small model)")
     parser.add_argument("--id", help="the id under which it is served (needed with a file)")
+    parser.add_argument(
+        "--engine",
+        choices=("auto", "llamacpp", "ctransformers"),
+        default="auto",
+        help="what computes it (default auto: as before, else llama.cpp where it is installed and can)",
+    )
     with_store(parser)
     parser = command(inner, "inspect", inspect, "say what a model file is, and whether it can be served here")
     parser.add_argument("file", type=Path, help="a GGUF file")
     with_json(parser)
     predict.add(inner)
+    equivalence.add(inner)
 
 
 def _catalog(args: argparse.Namespace, *, make: bool) -> "Catalog":
@@ -74,7 +81,10 @@ def prepare(args: argparse.Namespace) -> int:
         _require_file(args.file)
     catalog = _catalog(args, make=True)
     note(f"Preparing {args.file or 'the packaged small model'}; this takes some seconds.")
-    entry = catalog.add_default() if args.file is None else catalog.add(args.file, args.id)
+    if args.file is None:
+        entry = catalog.add_default(engine=args.engine)
+    else:
+        entry = catalog.add(args.file, args.id, engine=args.engine)
     if args.json:
         document(msgspec.to_builtins(entry))
     else:
@@ -87,7 +97,8 @@ def _told(entry: "ModelEntry") -> None:
         [
             ("model", entry.id),
             ("name", entry.name),
-            ("prepared", f"{entry.prepared} ({size_text(entry.prepared_bytes)})"),
+            ("engine", entry.engine),
+            ("loaded from", f"{entry.prepared} ({size_text(entry.prepared_bytes)})"),
             ("contract", entry.contract),
             ("serve it", f"failsoft serve --model {entry.id}"),
         ]
@@ -96,23 +107,27 @@ def _told(entry: "ModelEntry") -> None:
 
 def inspect(args: argparse.Namespace) -> int:
     """Exit code 1 when it cannot be served, with every reason."""
+    from store.models.choice import told, why_not
     from store.models.gguf import read_header
-    from store.models.suitability import suitability
 
     _require_file(args.file)
     header = read_header(args.file)
-    problems = suitability(header)
+    reasons = why_not(header)
+    engine = next((name for name, found in reasons.items() if not found), None)
     summary = _summary(header)
     if args.json:
-        document(summary | {"suitable": not problems, "problems": problems})
-        return UNWELL if problems else OK
+        problems = [] if engine else [f"{name}: {reason}" for name, found in reasons.items() for reason in found]
+        document(summary | {"suitable": engine is not None, "engine": engine, "problems": problems, "why_not": reasons})
+        return OK if engine else UNWELL
     facts([(name.replace("_", " "), "-" if value is None else str(value)) for name, value in summary.items()])
-    if not problems:
-        print("\nIt can be served here by the embedded engine.")
+    if engine is not None:
+        others = told(reasons)
+        print(f"\nIt can be served here by {engine}." + (f" But not by all: {others}" if others else ""))
         return OK
     print("\nIt cannot be served here:")
-    for problem in problems:
-        print(f"- {problem}")
+    for name, found in reasons.items():
+        for problem in found:
+            print(f"- {name}: {problem}")
     print("Choose another file of the model, with the architecture and the weights that the reasons name.")
     return UNWELL
 

@@ -1,8 +1,13 @@
-"""`failsoft models predict`: what a model file needs in memory, by context length, by formula."""
+"""`failsoft models predict`: what a model file needs in memory, by context length, by formula.
+
+Without `--era` the laws are those of the engine that would serve the file here, and it is asked as that engine's
+runners ask it; with `--era` nothing is assumed.
+"""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -11,8 +16,17 @@ from web.commands.failed import OK, USAGE, CommandFailed
 from web.commands.options import Commands, command, with_json
 from web.commands.terminal import document, size_text, table
 
+if TYPE_CHECKING:
+    from store.models.choice import Engine
+
 CONTEXTS = (2_048, 4_096, 8_192, 16_384, 32_768)
 ERAS = [era.value for era in Era]
+_ERA_OF = {
+    "llamacpp": Era.LLAMACPP_2026,
+    "ctransformers": Era.CTRANSFORMERS_2023,
+    None: Era.LLAMACPP_2026,
+}
+"""By engine; a file that none serves here is asked about as for the current one."""
 
 
 def add(inner: "Commands[argparse.ArgumentParser]") -> None:
@@ -25,31 +39,40 @@ def add(inner: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--cache-k", default="f16", help="type of the cached keys (default f16)")
     parser.add_argument("--cache-v", default="f16", help="type of the cached values (default f16)")
     parser.add_argument("--flash-attention", action="store_true", help="with flash attention")
-    parser.add_argument("--era", choices=ERAS, default=Era.LLAMACPP_2025.value, help="whose laws (default %(default)s)")
+    parser.add_argument(
+        "--engine", choices=("auto", "llamacpp", "ctransformers"), default="auto", help="what computes it"
+    )
+    parser.add_argument("--era", choices=ERAS, help="whose laws (default: those of the engine)")
     with_json(parser)
 
 
 def predict(args: argparse.Namespace) -> int:
     """A row for each context; what has no rule is unknown, and so is its total."""
+    from store.models.choice import why_not
     from store.models.gguf import read_header
 
     if not args.file.is_file():
         raise CommandFailed(USAGE, f"there is no file {args.file}")
     header = read_header(args.file)
     shape = shape_of(header.metadata, [(tensor.name, tensor.nbytes) for tensor in header.tensors])
+    engine = _engine(args.engine, why_not(header)) if args.era is None else None
     setting = Setting(
         context=CONTEXTS[0],
-        era=Era(args.era),
+        era=Era(args.era) if args.era else _ERA_OF[engine],
         n_gpu_layers=args.gpu_layers,
         slots=args.slots,
         cache_k=args.cache_k,
         cache_v=args.cache_v,
         flash_attention=args.flash_attention,
     )
+    if engine == "llamacpp":
+        setting = msgspec.structs.replace(setting, n_batch=64, n_ubatch=64, unified=True, flash_attention=True)
     rows = predict_table(shape, setting, args.context or CONTEXTS)
     if args.json:
-        document({"items": [_plain(row) for row in rows], "next": None})
+        items = [_plain(row) for row in rows]
+        document({"engine": engine, "era": setting.era.value, "items": items, "next": None})
         return OK
+    print(f"engine {engine or '-'}, by the laws of {setting.era.value}\n")
     table(
         ("context", "weights", "kv", "state", "compute", "pool", "driver", "device", "host"),
         [
@@ -65,6 +88,13 @@ def predict(args: argparse.Namespace) -> int:
     for name in sorted({name for row in rows for name in row.unknown}):
         print(f"unknown: {name}; there is no rule for it with this architecture and these settings")
     return OK
+
+
+def _engine(asked: str, reasons: "Mapping[Engine, list[str]]") -> str | None:
+    """The engine asked for, or the first that can serve the file here; None when none can."""
+    if asked != "auto":
+        return asked
+    return next((name for name, found in reasons.items() if not found), None)
 
 
 def _plain(row: PredictRow) -> dict[str, Any]:

@@ -1,10 +1,13 @@
 """Makes tiny model files: real GGUF, real llama architecture, random weights, a vocabulary of bytes and a few words."""
 
 import importlib.util
+import json
 import os
 import random
 import struct
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,54 @@ CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+# SentencePiece: letters and words with scores; some scores are the same, as in real vocabularies only by accident.
+SPM_WORDS = (
+    *"▁abcdefghijklmnopqrstuvwxyzABC0123456789.,!?'<>|/é日本語",
+    *("▁the", "▁th", "th", "he", "the", "▁a", "an", "ana", "nan", "in", "ing", "er", "ll", "llo", "▁hello", "▁w", "or"),
+    *(
+        "▁wor",
+        "ld",
+        "▁▁",
+        "▁▁▁▁",
+        "aa",
+        "aaa",
+        "aaaa",
+        "日本",
+        "本語",
+        "▁日",
+        "</",
+        "s>",
+        "<s",
+        "/s",
+        "<0",
+        "x0",
+        "A>",
+        "x0A>",
+    ),
+    *("▁is", "is", "▁to", "a▁", "e▁t", "..", "...", "10", "00", "100"),
+)
+
+
+def spm_parts(*, seed: int = 0, scores: int = 12, more: tuple[tuple[str, int], ...] = ()) -> dict[str, Any]:
+    """A tiny llama model with a SentencePiece vocabulary; scores are drawn from so many, `more` are extra entries."""
+    rng = random.Random(seed)
+    entries: list[tuple[str, int, float]] = [("<unk>", 2, 0.0), ("<s>", 3, 0.0), ("</s>", 3, 0.0)]
+    entries += [(f"<0x{byte:02X}>", 6, 0.0) for byte in range(256)]
+    entries += [(word, 1, -float(rng.randrange(1, scores))) for word in dict.fromkeys(SPM_WORDS)]
+    entries += [(text, kind, 0.0) for text, kind in more]
+    parts = tiny_parts()
+    metadata = parts["metadata"]
+    for key in ("pre", "merges"):
+        del metadata[f"tokenizer.ggml.{key}"]
+    metadata |= {
+        "tokenizer.ggml.model": (STRING, "llama"),
+        "tokenizer.ggml.tokens": (STRING, tuple(text for text, _, _ in entries)),
+        "tokenizer.ggml.token_type": (I32, tuple(kind for _, kind, _ in entries)),
+        "tokenizer.ggml.scores": (F32, tuple(score for _, _, score in entries)),
+        "tokenizer.ggml.unknown_token_id": (U32, 0),
+    }
+    parts["tensors"]["token_embd.weight"] = ((WIDTH, len(entries)), 0)
+    return parts
 
 
 def tiny_parts() -> dict[str, Any]:
@@ -136,6 +187,82 @@ def embedded() -> None:
     """The embedded engine can be used."""
     if importlib.util.find_spec("ctransformers") is None:
         _missing("the embedded engine is not installed: pip install ctransformers==0.2.27")
+
+
+@pytest.fixture
+def spm() -> Callable[..., dict[str, Any]]:
+    """What a good tiny file with a SentencePiece vocabulary is made of."""
+    return spm_parts
+
+
+@pytest.fixture(scope="session")
+def spm_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A good tiny file with a SentencePiece vocabulary, for tests that only read it."""
+    return write_tiny(tmp_path_factory.mktemp("spm") / "spm.gguf", spm_parts())
+
+
+class LlamaServer:
+    """The llama.cpp engine in a process of its own."""
+
+    def __init__(self) -> None:
+        child = Path(__file__).with_name("llama_child.py")
+        self.process = subprocess.Popen(
+            [sys.executable, child],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=os.environ | {"GGML_NO_BACKTRACE": "1"},
+        )
+
+    def _ask(self, asked: Any) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line, f"the engine's process ended with {self.process.wait(60)}"
+        status, answer = json.loads(line)
+        assert status == 200, answer
+        return answer
+
+    def load(self, path: Path) -> None:
+        """Forget the model before and load another."""
+        self._ask({"load": str(path)})
+
+    def post(self, route: str, **body: Any) -> Any:
+        """The answer of the model's server."""
+        return self._ask([route, body])
+
+    def ids(self, text: str, *, special: bool, begin: bool = False) -> tuple[int, ...]:
+        """How the engine would read a text: with control tokens or not, with what begins a prompt or not."""
+        answer = self.post("/tokenize", content=text, parse_special=special, add_special=begin)
+        return tuple(answer["tokens"])
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LlamaServer]:
+    """The llama.cpp engine, without a model yet."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        _missing("the llama.cpp engine is not installed: pip install xllamacpp==2026.10.11549")
+    server = LlamaServer()
+    yield server
+    assert server.process.stdin is not None
+    server.process.stdin.close()
+    try:
+        server.process.wait(60)
+    finally:
+        server.process.kill()
+        server.process.wait()
+        assert server.process.stdout is not None
+        server.process.stdout.close()
+
+
+@pytest.fixture
+def llamacpp() -> None:
+    """The llama.cpp engine can be used."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        _missing("the llama.cpp engine is not installed: pip install xllamacpp==2026.10.11549")
 
 
 def _missing(reason: str) -> None:

@@ -127,6 +127,7 @@ def with_tensor(name: str, shape: tuple[int, ...], kind: int = 0) -> Callable[[d
 
 
 UNSUITABLE = {
+    "SentencePiece": (with_key("tokenizer.ggml.model", 8, "llama"), "vocabulary is a SentencePiece one"),
     "architecture": (with_key("general.architecture", 8, "qwen2"), "architecture is 'qwen2'"),
     "no block count": (without("llama.block_count"), "llama.block_count is missing"),
     "block count as text": (with_key("llama.block_count", 8, "2"), "llama.block_count is missing or no positive"),
@@ -188,6 +189,19 @@ def test_a_native_crash_is_told_by_its_signal(tiny: Path, tmp_path: Path) -> Non
     prepared.write_bytes(raw)
     with pytest.raises(ModelFileError, match=r"a trial of it was killed by SIGFPE\. It last printed"):
         trial_load(prepared, 120)
+
+
+@pytest.mark.usefixtures("llamacpp")
+def test_the_llamacpp_engine_loads_the_source(tiny: Path, spm_file: Path, tmp_path: Path) -> None:
+    for good in (tiny, spm_file):
+        trial_load(good, 120, "llamacpp")
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(tiny.read_bytes()[:-5_000])
+    with pytest.raises(
+        ModelFileError,
+        match=r"cut.gguf: the llama.cpp engine cannot use this file; a trial of it ended with exit code 1",
+    ):
+        trial_load(cut, 120, "llamacpp")
 
 
 @pytest.mark.usefixtures("embedded")

@@ -134,6 +134,30 @@ def test_white_space_and_helpers_are_as_templates_expect() -> None:
     assert ChatTemplate(source, name="m").text(chat("a", "<é>")) == wanted
 
 
+CURRENT = {
+    "{% generation %}{{ messages[0].content }}{% endgeneration %}": "x",
+    "{%- if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}{{ 1 }}": "1",
+    "{% if tools %}t{% endif %}{% if documents is none %}n{% endif %}": "n",
+    "{{ {'a': [1, 'é', none]} | tojson(indent=2) }}": '{\n  "a": [\n    1,\n    "é",\n    null\n  ]\n}',
+    "{{ [1, 2] | tojson(separators=(',', ':')) }}": "[1,2]",
+    "{{ strftime_now('%Y') | int > 2000 }}": "True",
+    "{% for m in messages[::-1] %}{{ loop.previtem is defined }}{{ m.content.split('x')[-1].lstrip() }}"
+    "{% endfor %}": "False",
+    "{% macro f(a, b='-') %}{{ a }}{{ b }}{% endmacro %}{{ f(messages[0]['content']) }}": "x-",
+    "{% for k, v in {'b': 1, 'a': 2} | dictsort %}{{ k }}{{ v }}{% endfor %}": "a2b1",
+    "{% for k, v in {'b': 1}.items() %}{% if k is string and v is number %}{{ k ~ v }}{% endif %}{% endfor %}": "b1",
+    "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join(', ') }}": "x",
+    "{% set ns = namespace(found=false) %}{% for i in range(9) %}{% if i == 3 %}{% set ns.found = i %}{% break %}"
+    "{% endif %}{% endfor %}{{ ns.found }}": "3",
+    "{{ messages[0].content is mapping }}{{ messages[0] is mapping }}": "FalseTrue",
+}
+
+
+@pytest.mark.parametrize("source", CURRENT)
+def test_what_current_templates_use_is_there(source: str) -> None:
+    assert ChatTemplate(source, name="m").text(chat("x")) == CURRENT[source]
+
+
 ATTACKS = {
     "loops in loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "one long range": "{{ range(10 ** 8) | length }}",
@@ -171,6 +195,9 @@ ATTACKS = {
         "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}"
         "{{ raise_exception(ns.s) }}"
     ),
+    "generation": "{% generation %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    "{% endgeneration %}",
+    "half a generation": "{% generation %}",
     "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "branching recursion": "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
     "the interpreter": "{{ ''.__class__.__mro__[1].__subclasses__() | length }}",
@@ -220,7 +247,8 @@ def test_counting_steps_leaves_a_debugger_alone() -> None:
 def test_real_chats_get_the_ids_of_the_plain_rendering(smollm2: Path) -> None:
     side = file_side("smollm2", smollm2)
     assert side.template is not None
-    assert (side.eos, side.context) == ((2, 0), 8_192)
+    assert side.context == 8_192
+    assert side.eos[:2] == (2, 0)
     for contents in (
         ("What is 12.5 % of 1,234?",),
         ("🦜 日本語 naïve\r\n\t x", "\n\n  yes  \n", "and then?"),

@@ -93,14 +93,22 @@ CHANGES = {
         {"tokenizer.ggml.pre": (8, "brand-new")},
         r"pre-tokenizer 'brand-new' is not known.*smollm",
     ),
-    "SentencePiece": ({"tokenizer.ggml.model": (8, "llama")}, "kind 'llama'"),
+    "WordPiece": ({"tokenizer.ggml.model": (8, "bert")}, r"kind 'bert' \(WordPiece\) are not supported"),
+    "unigram": ({"tokenizer.ggml.model": (8, "t5")}, r"kind 't5' \(unigram\) are not supported"),
+    "SentencePiece without scores": ({"tokenizer.ggml.model": (8, "llama")}, "of 265 needs as many scores"),
     "no tokenizer": ({"tokenizer.ggml.model": None}, "carries no tokenizer"),
     "no merges": ({"tokenizer.ggml.merges": None}, "merges is not a list of strings"),
     "merge of unknown parts": ({"tokenizer.ggml.merges": (8, ("h e", "zz y"))}, "merge 'zz y' does not fit"),
     "merge without space": ({"tokenizer.ggml.merges": (8, ("he",))}, "merge 'he' does not fit"),
     "types of another length": ({"tokenizer.ggml.token_type": (5, (1, 1))}, "265 tokens have 2 types"),
     "bos out of range": ({"tokenizer.ggml.bos_token_id": (4, 265)}, "bos token 265 is not in the vocabulary"),
-    "raw bytes": ({"tokenizer.ggml.tokens": (8, ("a", " "))}, "not spelled in the byte-level alphabet"),
+    "raw bytes": (
+        {
+            "tokenizer.ggml.tokens": (8, ("a", " ", "b")),
+            "tokenizer.ggml.token_type": (5, (1, 1, 1)),
+        },
+        "not spelled in the byte-level alphabet",
+    ),
 }
 
 
@@ -116,6 +124,81 @@ def test_unfit_vocabularies_are_refused_by_name(
     path = write(tmp_path / "odd.gguf", parts)
     with pytest.raises(ModelFileError, match=cause):
         Tokenizer.from_gguf(path)
+
+
+SPM_CHANGES = {
+    "score missing": ({"tokenizer.ggml.scores": (6, (0.0,) * 7)}, "needs as many scores"),
+    "score that is none": ({"tokenizer.ggml.scores": (6, "nan")}, "not a number"),
+    "bytes missing": ({"tokenizer.ggml.token_type": (5, "no bytes")}, r"no entry for 256 bytes, <0x00> first"),
+}
+
+
+@pytest.mark.parametrize("case", SPM_CHANGES)
+def test_unfit_sentencepiece_vocabularies_are_refused(
+    case: str, tmp_path: Path, spm: Callable[..., dict[str, Any]], write: Callable[..., Path]
+) -> None:
+    parts = spm()
+    change, cause = SPM_CHANGES[case]
+    size = len(parts["metadata"]["tokenizer.ggml.tokens"][1])
+    for key, (kind, value) in change.items():
+        values = {"nan": (float("nan"),) * size, "no bytes": (1,) * size}.get(str(value), value)
+        parts["metadata"][key] = (kind, values)
+    with pytest.raises(ModelFileError, match=cause):
+        Tokenizer.from_gguf(write(tmp_path / "odd.gguf", parts))
+
+
+def test_sentencepiece_merges_by_score(
+    tmp_path: Path, spm: Callable[..., dict[str, Any]], write: Callable[..., Path]
+) -> None:
+    """Worked out by hand: `ab` and `bc` compete for `abc`, and the better score wins, not the first or the longest."""
+    parts = spm()
+    tokens = ("<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "c", "ab", "bc", "▁a")
+    scores = (0.0,) * 259 + (-9.0, -9.0, -9.0, -9.0, -5.0, -3.0, -4.0)
+    parts["metadata"] |= {
+        "tokenizer.ggml.tokens": (8, tokens),
+        "tokenizer.ggml.scores": (6, scores),
+        "tokenizer.ggml.token_type": (5, (2, 3, 3) + (6,) * 256 + (1,) * 7),
+    }
+    parts["tensors"]["token_embd.weight"] = ((32, len(tokens)), 0)
+    tokenizer = Tokenizer.from_gguf(write(tmp_path / "a.gguf", parts))
+    assert [tokens[token] for token in tokenizer.encode("abc", special=False)] == ["▁a", "bc"]
+    assert [tokens[token] for token in tokenizer.encode("cab", special=False)] == ["▁", "c", "ab"]
+    assert [tokens[token] for token in tokenizer.encode("é", special=False)] == ["▁", "<0xC3>", "<0xA9>"]
+    assert (tokenizer.bos, tokenizer.eos, tokenizer.adds_bos) == (1, 2, True)
+    assert tokenizer.encode("</s>ab", special=True) == (2, tokens.index("▁a"), tokens.index("b"))
+    assert b"".join(map(tokenizer.piece, tokenizer.encode("aé c", special=False))) == " aé c".encode()
+    with pytest.raises(Malformed, match="lone surrogate"):
+        tokenizer.encode("a\ud83e", special=False)
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(text=st.text())
+def test_every_text_comes_back_from_sentencepiece(text: str, shared_spm: Tokenizer) -> None:
+    ids = shared_spm.encode(text, special=False)
+    assert not set(ids) & shared_spm.control
+    # The character that stands for a space cannot be told from one; a space was put in front of the whole.
+    wanted = f" {text}".replace("\u2581", " ") if text else ""
+    assert b"".join(map(shared_spm.piece, ids)).decode() == wanted
+
+
+@pytest.fixture(scope="module")
+def shared_spm(spm_file: Path) -> Tokenizer:
+    return Tokenizer.from_gguf(spm_file)
+
+
+def test_longer_control_tokens_are_found_first(
+    tmp_path: Path, parts: dict[str, Any], write: Callable[..., Path]
+) -> None:
+    """Also where a shorter one begins before."""
+    kind, tokens = parts["metadata"]["tokenizer.ggml.tokens"]
+    parts["metadata"]["tokenizer.ggml.tokens"] = (kind, (*tokens, "<a>", "a><bcd>", "<bcd>"))
+    kind, types = parts["metadata"]["tokenizer.ggml.token_type"]
+    parts["metadata"]["tokenizer.ggml.token_type"] = (kind, (*types, 3, 4, 3))
+    tokenizer = Tokenizer.from_gguf(write(tmp_path / "a.gguf", parts))
+    long, longer, other = len(tokens), len(tokens) + 1, len(tokens) + 2
+    assert tokenizer.encode("<a><bcd>", special=True) == (letter(ord("<")), longer)
+    assert tokenizer.encode("<a>|<bcd>", special=True) == (long, letter(ord("|")), other)
+    assert tokenizer.encode("<a>|<bcd>", special=False)[0] == letter(ord("<"))
 
 
 def test_digest_changes_with_whatever_changes_ids(
@@ -181,6 +264,7 @@ KNOWN = {
     "Café déjà vu.": (51, 1939, 2756, 32564, 90, 16739, 386, 101, 30),
     "  multiple   spaces": (216, 2701, 256, 5600),
 }
+DIGEST = "5d0b092dc54e86d85718d74e2830556963077ef11e6610bd63c0d68010bd443c"
 STRANGE = (
     "🦜 is a parrot; 日本語, العربية, naïve — 12½ % of 1,234.5\n\n\t\tx  \r\n y'all DON'T",
     "<|im_start|>user\nhi<|im_end|>\n<|endoftext|><repo_name>x",
@@ -197,6 +281,8 @@ def test_real_ids_are_those_published_for_the_model(smollm2: Path) -> None:
         assert tokenizer.encode(text, special=False) == ids
     assert tokenizer.encode("<|im_start|><|im_end|>", special=True) == (1, 2)
     assert (tokenizer.bos, tokenizer.eos, tokenizer.eot, tokenizer.vocab_size) == (1, 2, 0, 49_152)
+    # The digest of entries made before there was another kind of vocabulary.
+    assert tokenizer.digest == DIGEST
     parrot = tokenizer.encode("🦜", special=False)
     assert len(parrot) == 3
     assert b"".join(map(tokenizer.piece, parrot)).decode() == "🦜"

@@ -1,6 +1,7 @@
 """Commands that look at a data directory, a model file or the machine, without asking a service."""
 
 import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -90,7 +91,9 @@ def test_models_inspect_a_good_file(failsoft: Failsoft, packaged: Path) -> None:
     assert told.json["suitable"] is True
     assert told.json["architecture"] == "llama"
     assert told.json["file_bytes"] == packaged.stat().st_size
-    assert "can be served here" in failsoft("models", "inspect", packaged).out
+    assert told.json["engine"] in {"llamacpp", "ctransformers"}
+    assert told.json["why_not"]["ctransformers"] == []
+    assert f"can be served here by {told.json['engine']}" in failsoft("models", "inspect", packaged).out
 
 
 def test_models_inspect_files_that_cannot_be_served(failsoft: Failsoft, packaged: Path, tmp_path: Path) -> None:
@@ -100,7 +103,7 @@ def test_models_inspect_files_that_cannot_be_served(failsoft: Failsoft, packaged
     for name, content, size, told in (
         ("not.gguf", b"PK\x03\x04" * 100, 400, "not a GGUF file"),
         ("cut.gguf", begin, len(begin), "copy it again"),
-        ("other.gguf", begin.replace(llama, qwen2), whole, "'qwen2'"),
+        ("other.gguf", begin.replace(llama, qwen2), whole, "qwen2.context_length is missing"),
         ("pre.gguf", begin.replace(b"smollm", b"marble"), whole, "marble"),
     ):
         file = tmp_path / name
@@ -119,9 +122,39 @@ def test_models_prepare_enters_the_packaged_one(failsoft: Failsoft, packaged: Pa
     assert made.json["id"] == "smollm2-135m"
     listed = failsoft("models", "list", "--json", "--data", tmp_path).json["items"]
     assert [(model["id"], model["problem"]) for model in listed] == [("null", ""), ("smollm2-135m", "")]
-    os.truncate(made.json["prepared"], packaged.stat().st_size // 2)
+    (tmp_path / "models" / "smollm2-135m" / "prompt.gguf").unlink()
     broken = failsoft("models", "list", "--data", tmp_path)
     assert "Add the model again" in broken.out
+
+
+@pytest.mark.model
+def test_models_prepare_for_an_engine(failsoft: Failsoft, packaged: Path, tmp_path: Path) -> None:
+    made = failsoft("models", "prepare", "--engine", "ctransformers", "--json", "--data", tmp_path)
+    assert made.code == 0, made.err
+    assert made.json["engine"] == "ctransformers"
+    assert Path(made.json["prepared"]).is_relative_to(tmp_path)
+    shown = failsoft("models", "prepare", "--data", tmp_path)
+    assert re.search(r"engine +ctransformers", shown.out), "it keeps its engine"
+    assert "ctransformers" in failsoft("models", "list", "--data", tmp_path).out
+    assert failsoft("models", "prepare", "--engine", "vllm", "--data", tmp_path).code == 2
+    shutil.rmtree(tmp_path / "models")
+
+
+@pytest.mark.model
+def test_models_predict_by_the_laws_of_the_engine(failsoft: Failsoft, packaged: Path) -> None:
+    told = {
+        engine: failsoft("models", "predict", packaged, "--engine", engine, "--context", 2048, "--json").json
+        for engine in ("llamacpp", "ctransformers")
+    }
+    eras = {engine: said["era"] for engine, said in told.items()}
+    assert eras == {"llamacpp": "llamacpp-2026", "ctransformers": "ctransformers-2023"}
+    # 30 layers, keys and values of 3 heads by 64, in f16.
+    assert {said["items"][0]["kv"] for said in told.values()} == {2048 * 30 * 2 * 192 * 2}
+    # The embedded engine reserves logits for 512 rows: 4 x 512 x (49152 + 576) bytes.
+    assert told["ctransformers"]["items"][0]["compute"] == 4 * 512 * (49152 + 576)
+    assert told["llamacpp"]["items"][0]["compute"] < 16 << 20
+    old = failsoft("models", "predict", packaged, "--era", "llamacpp-2025", "--json").json
+    assert (old["engine"], old["era"]) == (None, "llamacpp-2025")
 
 
 def test_models_prepare_wants_file_and_id_together(failsoft: Failsoft, tmp_path: Path) -> None:
