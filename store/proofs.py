@@ -1,6 +1,7 @@
 """What was measured of two paths: kept in the journal, asked for by the safe-point decision.
 
-A proof holds for one contract and two paths, in either direction: the stream's name digests the three.
+A proof holds for one contract and two paths, in either direction: the stream's name digests the three. Paths of one
+name differ by nothing but their slots, so a proof of these holds for just as many.
 """
 
 import hashlib
@@ -13,8 +14,11 @@ from store.journal import Sees, Tx
 
 def stream_of(source: PathFacts, target: PathFacts) -> str:
     """The stream of this pair's proofs, the same in both directions."""
-    names = "\n".join([source.contract, *sorted((source.name, target.name))])
-    return f"contract-{hashlib.sha256(names.encode()).hexdigest()[:16]}"
+    names = [source.contract, *sorted((source.name, target.name))]
+    if source.name == target.name:
+        names += sorted((str(source.slots), str(target.slots)))
+    digest = hashlib.sha256("\n".join(names).encode()).hexdigest()
+    return f"contract-{digest[:16]}"
 
 
 def proof_of(tx: Sees, source: PathFacts, target: PathFacts) -> PairClass | None:
