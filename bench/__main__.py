@@ -8,7 +8,7 @@ import time
 from bench.machine import describe
 from bench.numbers import HEAD, row
 
-ALL = ("admissions", "lifecycle", "generation", "failover", "replay", "streams", "append", "whatif")
+ALL = ("admissions", "lifecycle", "generation", "failover", "replay", "streams", "append", "whatif", "pool", "takeover")
 
 
 def main() -> int:

@@ -176,6 +176,7 @@ def _begin(event: ev.Event, stream: str, at_us: int) -> RequestState:
         degraded=_degraded_from_start(event, at_us),
         prompt_tokens=event.prompt_tokens,
         chunk_cap=event.chunk_cap,
+        whole=event.whole,
         priority=event.priority,
         failover=event.failover,
         deadline_us=event.deadline_us,

@@ -29,6 +29,8 @@ class Admitted(Event, frozen=True):
     decision: Decision
     asked_units: int | None = None
     """The answer length that was asked for, where a shorter one was granted."""
+    whole: bool = False
+    """The answer is one chunk, since it is held to a grammar."""
 
 
 class Refused(Event, frozen=True):

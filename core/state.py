@@ -61,6 +61,8 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The rule that keeps it waiting although its lane serves."""
     prompt_tokens: int = 0
     chunk_cap: int = 8
+    whole: bool = False
+    """The answer is one chunk, since it is held to a grammar."""
     visible_upto: int = 0
     output_epoch: int = 0
     attempt: int = 0

@@ -89,6 +89,21 @@ class Boundary:
         self._under_way: Saved | None = None
         self._since = time.monotonic()
         self._ask_return_at = time.monotonic() + _ASK_RETURN_S
+        self._ready = False
+
+    def enter(self) -> None:
+        """Before anything is computed. Raises `AllocationFailed` for what can never fit a shared cache, or `GiveWay`."""
+        if self._pool is not None and (asked := self._pool.asked(self._claim.fence.request_id)) is not None:
+            raise GiveWay(asked)
+
+    def pulse(self) -> None:
+        """While its prompt is computed: nobody waits for a place until that is over. Nothing of it is worth saving."""
+        if not self._ready:
+            self.enter()
+
+    def ready(self) -> None:
+        """The prompt is computed; from here on it is asked between chunks only."""
+        self._ready = True
 
     def ask(self, sequence: Sequence, units: int) -> None:
         """After a chunk; `units` are known now. Raises `StopWork` when the work is to end here."""
@@ -160,13 +175,17 @@ class Boundary:
         asked = self._pool.asked(request_id)
         if asked is not None:
             self._give_way(sequence, units, asked)
-        left = self._claim.state.max_units - units
-        wanted = tokens + min(left, chunk_size(units, self._claim.state.chunk_cap))
+        state = self._claim.state
+        left = state.max_units - units
+        wanted = tokens + (left if state.whole else min(left, chunk_size(units, state.chunk_cap)))
         while (decision := self._pool.grow(request_id, wanted)) is not None:
             if decision.victim == request_id:
                 self._give_way(sequence, units, decision)
             self._pool.wait(request_id, wanted, _WAIT_S)
             self._pulse()
+            if self._stopping():
+                self._save_for_takeover(sequence, units)
+                raise StopWork("the service is stopping", code=DRAIN)
             if (asked := self._pool.asked(request_id)) is not None:
                 self._give_way(sequence, units, asked)
 

@@ -42,6 +42,10 @@ class Doorbell:
         return changed
 
 
+def _nothing() -> None:
+    """Nobody asks."""
+
+
 def _nobody(_how: Ready) -> None:
     """Nobody asked."""
 
@@ -79,6 +83,8 @@ class EngineHost:
         self._look_at = 0
         self._fixed_threads = fixed_threads
         self.on_ready: Callable[[Ready], None] = _nobody
+        self.on_pulse: Callable[[], None] = _nothing
+        """Asked at each pulse; may raise what must stop the work."""
 
     def pulse(self, units: int) -> None:  # noqa: ARG002 -- the protocol tells the size of the step
         """Prove life; raise what must stop the work."""
@@ -86,6 +92,7 @@ class EngineHost:
         self._pulse.beat(now, "busy", self._place)
         if self._device is not None:
             self._device.check()
+        self.on_pulse()
         if now >= self._look_at:
             self._look_at = now + _LOOK_US
             if self._bell.rang():

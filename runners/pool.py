@@ -7,6 +7,7 @@
    not be needed any more by then; once it has been told, it leaves.
 3. While anybody waits, what is free is not for those who would start.
 4. A place is taken for a request by name, within the transaction that claims it. Where that came to nothing, `leave`.
+5. What never fits is let in without a block, so that nobody waits behind it for ever, and fails at its first question.
 
 Not here: the cells themselves (the engine), saving what a place held (boundaries of the runner).
 """
@@ -31,6 +32,8 @@ class _Place(msgspec.Struct):
     """Tokens that are evaluated."""
     begun: bool = False
     """Its work has begun; until then a claim that came to nothing may be repeated."""
+    never: AllocationFailed | None = None
+    """Why it can never work here."""
     asked: Decision | None = None
     told: bool = False
     answer: Decision | None = None
@@ -56,12 +59,9 @@ class Pool:
     # ---- starting -----------------------------------------------------------------------------------------
 
     def fits(self, *, tokens: int, most: int, preemptions: int, first: int = BLOCK) -> bool:
-        """Whether a request of `tokens` tokens so far, and `most` with its longest answer, may start now.
-
-        Nothing is taken: where several are claimed at once, `enter` is what counts.
-        """
+        """Whether `enter` would let a request in now. Nothing is taken: several may be claimed at once."""
         with self._changed:
-            return self._start(tokens, first, most, preemptions).finds <= rules.unawaited(self.blocks, self._seats())
+            return blocks_of(most) > self.blocks or self._start(tokens, first, most, preemptions) is not None
 
     def enter(
         self,
@@ -76,27 +76,24 @@ class Pool:
     ) -> bool:
         """Take the blocks to start with; False when they are not free, or a former attempt has not left yet.
 
-        `first` are the units of the first chunk, for which nothing is asked any more. Repeated before the work began, it takes them anew. Raises `AllocationFailed` for what never fits, which is a
-        fault of size.
+        It has `tokens` tokens so far, and `most` with its longest answer. `first` are the units of its first chunk,
+        for which nothing is asked any more. Repeated before the work began, it takes the blocks anew.
         """
-        if blocks_of(most) > self.blocks:
-            raise AllocationFailed(
-                f"{request_id} may come to {most} tokens, and the shared cache holds {self.blocks * BLOCK}: ask for a "
-                f"shorter answer, or set pool_tokens to {blocks_of(most) * BLOCK} or more",
-                asked=most,
-                total=self.blocks * BLOCK,
-            )
         with self._changed:
             here = self._places.get(request_id)
             if here is not None and here.begun:
                 return False
             if here is not None:
                 self._remove(request_id)
-            start = self._start(tokens, first, most, preemptions)
-            if start.finds > rules.unawaited(self.blocks, self._seats()):
+            if blocks_of(most) > self.blocks:
+                seat = Seat(request_id, priority, turn_us, 0, 0, self._limit)
+                self._places[request_id] = _Place(seat, never=self._never(request_id, most))
+                return True
+            takes = self._start(tokens, first, most, preemptions)
+            if takes is None:
                 return False
             self._count()
-            seat = Seat(request_id, priority, turn_us, start.takes, blocks_of(most), preemptions)
+            seat = Seat(request_id, priority, turn_us, takes, blocks_of(most), preemptions)
             self._places[request_id] = _Place(seat)
             return True
 
@@ -111,11 +108,11 @@ class Pool:
     def grow(self, request_id: str, tokens: int) -> Decision | None:
         """Before computing up to `tokens` tokens in all: None when it holds enough for them now.
 
-        Otherwise the decision: it is to give its place itself where it is the victim, and else waits.
+        Otherwise the decision: it is to give its place itself where it is the victim, and else waits. Raises
+        `AllocationFailed` for what never fits, a fault of size; so do `asked` and `fill`.
         """
         with self._changed:
-            place = self._places[request_id]
-            place.begun = True
+            place = self._at_work(request_id)
             if place.asked is not None:
                 place.told = True
                 return place.asked
@@ -142,17 +139,16 @@ class Pool:
     def asked(self, request_id: str) -> Decision | None:
         """The decision by which it is to give its place, if there is one. Told once, it holds: others count on it."""
         with self._changed:
-            place = self._places[request_id]
+            place = self._at_work(request_id)
             place.told = place.asked is not None
             return place.asked
 
     def fill(self, request_id: str, tokens: int) -> None:
         """So many of its tokens are evaluated, all together."""
         with self._changed:
-            place = self._places[request_id]
+            place = self._at_work(request_id)
             assert tokens <= place.seat.held * BLOCK, f"{request_id} filled {tokens} tokens of {place.seat.held} blocks"
             self._count()
-            place.begun = True
             place.filled = tokens
 
     # ---- what there is to see -----------------------------------------------------------------------------
@@ -178,17 +174,35 @@ class Pool:
     def _seats(self) -> tuple[Seat, ...]:
         return tuple(place.seat for place in self._places.values())
 
-    def _start(self, tokens: int, first: int, most: int, preemptions: int) -> rules.Start:
-        growing = sum(place.seat.held < place.seat.most for place in self._places.values())
-        return rules.start(
+    def _start(self, tokens: int, first: int, most: int, preemptions: int) -> int | None:
+        """Blocks to start with; None when too few are free."""
+        seats = self._seats()
+        start = rules.start(
             self._mode,
             tokens=tokens,
             first=first,
             most=most,
-            growing=growing,
+            growing=sum(seat.held < seat.most for seat in seats),
             preemptions=preemptions,
             limit=self._limit,
         )
+        return start.takes if start.finds <= rules.unawaited(self.blocks, seats) else None
+
+    def _never(self, request_id: str, most: int) -> AllocationFailed:
+        total = self.blocks * BLOCK
+        return AllocationFailed(
+            f"{request_id} may come to {most} tokens, and the shared cache holds {total}: ask for a shorter answer, or "
+            f"set pool_tokens to {blocks_of(most) * BLOCK} or more",
+            asked=most,
+            total=total,
+        )
+
+    def _at_work(self, request_id: str) -> _Place:
+        place = self._places[request_id]
+        if place.never is not None:
+            raise place.never
+        place.begun = True
+        return place
 
     def _stand(self, place: _Place, **changes: int | bool) -> None:
         place.seat = msgspec.structs.replace(place.seat, **changes)

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from core.chunks import chunk_size
 from core.errors import (
     AllocationFailed,
     CannotContinue,
@@ -43,7 +44,7 @@ from runners.endings import Endings
 from runners.holding import Holding
 from runners.host import Doorbell, EngineHost
 from runners.keeper import Keeper
-from runners.loading import Loading, Place, build_of
+from runners.loading import UPSTREAM, Loading, Place, build_of
 from runners.pool import Pool
 from runners.process import die_with_parent, usable_cores
 from runners.pulse import Phase, Pulse
@@ -116,6 +117,8 @@ class Runner:
             next_look = 0.0
             while not self.draining.is_set() and self._exit is None:
                 self._beat("idle")
+                if self._busy == 0 and time.monotonic() >= next_look and not self._works(place):
+                    break
                 if self._room(slots) and (bell.rang() or time.monotonic() >= next_look):
                     next_look = time.monotonic() + _RECHECK_S
                     while (room := self._room(slots)) and self._claim(driver, room, place.pool):
@@ -127,12 +130,25 @@ class Runner:
                     self._freed.clear()
         for _ in threads:
             self._jobs.put(None)
+        # The slots end what they have begun, however long that takes; each is watched by its own signs of life.
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                self._beat("stopping")
+                thread.join(_RECHECK_S)
         self._beat("stopping")
         self.keeper.close()
         self.writer.close()
         return self._exit or 0
+
+    def _works(self, place: Place) -> bool:
+        """Whether what computes is still there; asked while nothing does."""
+        try:
+            place.loaded.check()
+        except EngineFault as error:
+            log.error("%s", error)  # noqa: TRY400 -- the message says it all
+            self._exit = stops.ENGINE_FAILED
+            return False
+        return True
 
     def _room(self, slots: int) -> int:
         """How many more may be taken up now."""
@@ -228,6 +244,7 @@ class Runner:
         holding = Holding(self.device, size, lambda: host.pulse(0))
         work, boundary = self._prepared(taken, place, bell, host, holding)
         try:
+            boundary.enter()
             holding.take()
             work.run(place.loaded, host)
         except AllocationFailed as refused:
@@ -295,7 +312,8 @@ class Runner:
 
 
 def enter(pool: Pool, state: RequestState) -> bool:
-    """Take the place in a shared cache that a request needs to start."""
+    """Take the place in a shared cache that a request needs to start, its first chunk included."""
+    left = state.max_units - state.units
     return pool.enter(
         state.id,
         priority=state.priority,
@@ -303,6 +321,7 @@ def enter(pool: Pool, state: RequestState) -> bool:
         tokens=state.prompt_tokens + state.units,
         most=state.prompt_tokens + state.max_units,
         preemptions=state.preemptions,
+        first=left if state.whole else min(chunk_size(state.units, state.chunk_cap), left),
     )
 
 
@@ -340,6 +359,8 @@ def main() -> None:
         log.error("cannot load %s: %s", args.model, fault)  # noqa: TRY400 -- the same
         sys.exit(stops.LOAD_FAILED)
     code = runner.serve(place)
+    if args.device.startswith(UPSTREAM) or runner.settings.llama_server:
+        place.loaded.close()  # a command of ours gets to end in order
     # Native threads and interpreter teardown have nothing left to do and could only hang.
     logging.shutdown()
     os._exit(code)

@@ -87,6 +87,7 @@ class Work:
             said=said_in(spec.body),
         )
         host.on_ready = self._ready
+        host.on_pulse = self._boundary.pulse
         self._began = chunk_began = time.monotonic()
         sequence = loaded.begin(work, host)
         try:
@@ -105,6 +106,7 @@ class Work:
         """The prefix is evaluated; a takeover says which way it took and what that cost."""
         took = time.monotonic() - self._began
         self._began = time.monotonic()
+        self._boundary.ready()
         self._boundary.pace.ready(how, took)
         if self._claim.state.attempt < 2:
             return

@@ -150,6 +150,7 @@ def _admit(tx: Tx, sub: Submission, policy: Policy, decision: Decision) -> None:
         max_units=granted,
         asked_units=sub.max_units if granted < sub.max_units else None,
         chunk_cap=_chunk_cap(tx, sub, policy),
+        whole=any(sub.body.get(name) is not None for name in ("grammar", "json_schema")),
         failover=sub.failover,
         priority=sub.priority,
         deadline_us=None if sub.deadline_s is None else tx.now_us + int(sub.deadline_s * 1e6),

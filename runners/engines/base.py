@@ -184,6 +184,9 @@ class Loaded(Protocol):
         sequence goes on in any case.
         """
 
+    def check(self) -> None:
+        """Asked while nothing is computed. Raises `EngineFault` when it cannot work any more."""
+
     def close(self) -> None:
         """Give the memory back."""
 

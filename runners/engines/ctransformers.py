@@ -112,6 +112,9 @@ class _Loaded:
         """Raises `EngineFault`: the package offers no way to take its state out."""
         raise EngineFault(f"The engine {_PACKAGE} cannot save the state of {sequence!r} to {into}.")
 
+    def check(self) -> None:
+        """It lives as long as its process."""
+
     def close(self) -> None:
         """Free the native memory now. Sequences that are still open fail when they are asked for more."""
         self._sequence += 1

@@ -121,6 +121,9 @@ class _Loaded:
         into.write_bytes(struct.pack(f"<{len(ids)}I", *ids))
         return len(ids)
 
+    def check(self) -> None:
+        """It can always work."""
+
     def close(self) -> None:
         """Nothing to give back."""
 

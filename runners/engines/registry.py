@@ -3,7 +3,7 @@
 from core.errors import EngineFault
 from runners.engines.base import Engine
 
-ENGINE_NAMES = ("ctransformers", "null")
+ENGINE_NAMES = ("ctransformers", "llamacpp", "null")
 
 
 def engine_named(name: str) -> Engine:
@@ -16,6 +16,10 @@ def engine_named(name: str) -> Engine:
             from runners.engines.ctransformers import CTransformersEngine
 
             return CTransformersEngine()
+        case "llamacpp":
+            from runners.engines.llamacpp import LlamaCppEngine
+
+            return LlamaCppEngine()
         case "null":
             from runners.engines.null import NullEngine
 

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -16,15 +17,26 @@ def test_every_name_gives_the_engine_that_calls_itself_so(name: str) -> None:
     assert engine.capabilities.resume == "token"
 
 
+def test_an_engine_whose_servers_may_be_elsewhere_needs_no_package_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    assert engine_named("llamacpp").version == "elsewhere"
+
+
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(EngineFault, match=r"'vllm'.*ctransformers, null"):
-        engine_named("vllm")
+    with pytest.raises(EngineFault, match="'unheard-of'") as raised:
+        engine_named("unheard-of")
+    assert raised.value.detail.endswith(f"Choose one of: {', '.join(ENGINE_NAMES)}.")
+    assert {"ctransformers", "llamacpp", "null"} <= set(ENGINE_NAMES)
 
 
-def test_asking_for_the_null_engine_brings_no_native_code_into_the_process() -> None:
+@pytest.mark.parametrize("name", ["null", "llamacpp"])
+def test_asking_for_an_engine_that_can_do_without_brings_no_native_code_into_the_process(name: str) -> None:
     script = (
-        "import sys; from runners.engines.registry import engine_named; engine_named('null');"
-        "print(any(name.split('.')[0] == 'ctransformers' for name in sys.modules))"
+        f"import sys; from runners.engines.registry import engine_named; engine_named({name!r});"
+        "print(any(name.split('.')[0] in {'ctransformers', 'xllamacpp', 'numpy'} for name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
