@@ -177,6 +177,8 @@ class ReturnFacts(msgspec.Struct, frozen=True, tag="return", tag_field="kind"):
     gpu_tps: float | None
     takeover_s: float | None
     """Predicted: a snapshot restored, or the prefix computed anew, over there."""
+    cannot: bool = False
+    """The GPU lane was seen to be unable to go on with text that was begun elsewhere."""
 
 
 Facts = AdmissionFacts | SafepointFacts | PoolFacts | ReturnFacts

@@ -152,6 +152,12 @@ class Unworkable(EngineFault):
     code = "unworkable"
 
 
+class NoPlace(EngineFault):
+    """A server of others has no place for the work now; the work is not to blame."""
+
+    code = "engine_busy"
+
+
 class DeviceFault(FailsoftError):
     """The device failed; what it computed since the last checkpoint is suspect."""
 

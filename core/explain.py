@@ -65,6 +65,7 @@ REASONS: Final[Mapping[str, str]] = {
     "gpu-under-pressure": "the device's memory is under pressure",
     "gpu-busy": "others wait for the GPU lane already",
     "pair-not-alike": "the two lanes are not proved to answer alike",
+    "gpu-cannot-continue": "the GPU lane cannot go on with text that was begun elsewhere",
     "too-soon": "it was moved only just now",
     "rates-unknown": "how fast the lanes are is not known yet",
     "not-worth-it": "going back would save too little",

@@ -6,6 +6,7 @@ In this order; the first rule that applies decides:
 2. `gpu-still-out`       the GPU lane does not serve. `gpu-under-pressure`: it serves, and is short of memory.
 3. `gpu-busy`            others wait for that lane already; going back would only wait there.
 4. `pair-not-alike`      text was shown, and the two lanes are not proved alike enough for this request.
+   `gpu-cannot-continue` text was shown, and the GPU lane was seen to be unable to go on with it.
 5. `too-soon`            it was moved only just now; each move doubles the wait, so that a device that comes and goes
                          does not toss work about.
 6. `rates-unknown`       how fast the lanes are was not measured yet, so whether it pays is not known.
@@ -60,6 +61,8 @@ def _request(f: ReturnFacts) -> tuple[str, str] | None:
             return "pair-not-alike", "text was shown, and the two lanes are not proved to answer alike"
         if f.failover == "identical" and f.pair != "identical":
             return "pair-not-alike", "failover is `identical`, and the lanes are only `faithful`"
+        if f.cannot:
+            return "gpu-cannot-continue", "the GPU lane cannot go on with text that was begun elsewhere"
     least = least_wait_s(f)
     if f.on_cpu_s < least:
         return "too-soon", f"it was moved {f.on_cpu_s:.1f} s ago, and stays {least:.0f} s at least"

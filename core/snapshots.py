@@ -1,7 +1,7 @@
 """When a running request's state is worth saving: what a takeover would have to compute again, against what it costs.
 
-1. What would be lost: without a snapshot the whole prompt and the units so far; with one, what came after it, which is
-   replayed one token at a time.
+1. What would be lost: without a snapshot the prompt, in its batches, and the units so far, one at a time; with one,
+   what came after it, one at a time.
 2. Nothing is saved while less than the budget would be lost.
 3. Saving takes at most its share of the time since the last save (or since the start), by what the last one took. The
    first save of a model costs what nobody knows yet, and is made.
@@ -15,6 +15,7 @@ class SnapshotFacts(msgspec.Struct, frozen=True):
 
     tokens: int
     """Evaluated so far: the prompt, and all units but the newest."""
+    prompt: int
     saved: int
     """Held by the newest snapshot that can be used; 0: there is none."""
     prefill_tps: float | None
@@ -29,9 +30,11 @@ class SnapshotFacts(msgspec.Struct, frozen=True):
 
 def lost_s(facts: SnapshotFacts) -> float | None:
     """Seconds that a takeover would compute again now; None where the rate is not known."""
-    tail = facts.tokens - facts.saved
-    rate = facts.decode_tps if facts.saved else facts.prefill_tps
-    return None if not rate else tail / rate
+    batched = max(0, facts.prompt - facts.saved)
+    single = facts.tokens - facts.saved - batched
+    if (batched and not facts.prefill_tps) or (single and not facts.decode_tps):
+        return None
+    return batched / (facts.prefill_tps or 1.0) + single / (facts.decode_tps or 1.0)
 
 
 def due(facts: SnapshotFacts) -> bool:
@@ -40,6 +43,15 @@ def due(facts: SnapshotFacts) -> bool:
     if lost is None or lost <= facts.budget_s:
         return False
     return facts.save_s is None or facts.save_s <= facts.share * facts.since_s
+
+
+def due_in_s(facts: SnapshotFacts) -> float | None:
+    """Seconds until saving may be due, if nothing but units comes; None where that is not known."""
+    lost = lost_s(facts)
+    if lost is None:
+        return None
+    paid = 0.0 if facts.save_s is None else facts.save_s / facts.share - facts.since_s
+    return max(0.0, facts.budget_s - lost, paid)
 
 
 def blended(before: float | None, seen: float, weight: float = 0.3) -> float:

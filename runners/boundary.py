@@ -35,6 +35,8 @@ PREEMPT: Final = "preempt"
 RETURN: Final = "return"
 _ASK_RETURN_S: Final = 1.0
 _WAIT_S: Final = 0.2
+_STRETCH_S: Final = 1.0
+"""Longest time in which nothing is asked: a stop, a way back and a save wait for it."""
 
 
 class Pace:
@@ -92,7 +94,7 @@ class Boundary:
         self._ready = False
 
     def enter(self) -> None:
-        """Before anything is computed. Raises `AllocationFailed` for what can never fit a shared cache, or `GiveWay`."""
+        """Before anything is computed. Raises `GiveWay`, or `AllocationFailed` for what never fits a shared cache."""
         if self._pool is not None and (asked := self._pool.asked(self._claim.fence.request_id)) is not None:
             raise GiveWay(asked)
 
@@ -106,8 +108,13 @@ class Boundary:
         self._ready = True
 
     def ask(self, sequence: Sequence, units: int) -> None:
-        """After a chunk; `units` are known now. Raises `StopWork` when the work is to end here."""
+        """After a chunk; `units` are known now. Raises `StopWork` when the work is to end here.
+
+        Within a stretch nothing is asked: it ends soon.
+        """
         self._settle()
+        if not self._loaded.at_rest(sequence):
+            return
         if self._stopping():
             self._save_for_takeover(sequence, units)
             raise StopWork("the service is stopping", code=DRAIN)
@@ -115,6 +122,15 @@ class Boundary:
         self._go_back(sequence, units)
         if self._can_save() and self._under_way is None and saving.due(self._facts(units)):
             self._save(sequence, units)
+
+    def stretch(self, units: int) -> int:
+        """Units after `units` before which nothing will be asked: what comes in a second, or until a save is due."""
+        if self._pool is not None or self.pace.decode is None:
+            return 0
+        free_s = _STRETCH_S
+        if self._can_save():
+            free_s = min(free_s, saving.due_in_s(self._facts(units)) or 0.0)
+        return int(self.pace.decode * free_s)
 
     def takeover_s(self, units: int) -> float | None:
         """What a takeover elsewhere would cost now, with its state saved first where it can be."""
@@ -135,7 +151,8 @@ class Boundary:
         since = time.monotonic() - self._since
         budget, share = self._policy.recovery_budget_s, self._policy.snapshot_share
         prefill, decode = self.pace.prefill or self.pace.decode, self.pace.decode
-        return SnapshotFacts(tokens, self._known, prefill, decode, cost, since, budget, share)
+        prompt = len(self._claim.spec.tokens)
+        return SnapshotFacts(tokens, prompt, self._known, prefill, decode, cost, since, budget, share)
 
     # ---- saving -------------------------------------------------------------------------------------------
 

@@ -42,6 +42,11 @@ class Doorbell:
         return changed
 
 
+def _none(_done: int) -> int:
+    """Nobody knows."""
+    return 0
+
+
 def _nothing() -> None:
     """Nobody asks."""
 
@@ -83,6 +88,7 @@ class EngineHost:
         self._look_at = 0
         self._fixed_threads = fixed_threads
         self.on_ready: Callable[[Ready], None] = _nobody
+        self.on_stretch: Callable[[int], int] = _none
         self.on_pulse: Callable[[], None] = _nothing
         """Asked at each pulse; may raise what must stop the work."""
 
@@ -117,8 +123,8 @@ class EngineHost:
         return chunk_size(done, self._cap)
 
     def stretch(self, done: int) -> int:
-        """One chunk: something may be asked of the engine after each."""
-        return self.chunk_size(done)
+        """A chunk at least; more where it is known that nothing will be asked for so long."""
+        return max(self.chunk_size(done), self.on_stretch(done))
 
     def ready(self, how: Ready) -> None:
         """The prefix is evaluated; who wants to know is told."""

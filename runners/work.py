@@ -88,6 +88,7 @@ class Work:
         )
         host.on_ready = self._ready
         host.on_pulse = self._boundary.pulse
+        host.on_stretch = self._boundary.stretch
         self._began = chunk_began = time.monotonic()
         sequence = loaded.begin(work, host)
         try:

@@ -1,5 +1,9 @@
 """Going back to the GPU lane: the facts, and the move, in one transaction."""
 
+from typing import Final
+
+import msgspec
+
 from core import events as ev
 from core import returning
 from core.decision import Decision, ReturnFacts
@@ -35,8 +39,30 @@ def decide(tx: Sees, state: RequestState, policy: Policy, takeover_s: float | No
             cpu_tps=rates.rates_of(tx, "cpu", state.model).decode,
             gpu_tps=rates.rates_of(tx, "gpu", state.model).decode,
             takeover_s=takeover_s,
+            cannot=_cannot(tx, state.id),
         )
     )
+
+
+_CANNOT: Final = (
+    "SELECT 1 FROM events WHERE stream=? AND type='FaultSeen' AND json_extract(data, '$.kind')='cannot-continue' "
+    "AND json_extract(data, '$.lane')='gpu' LIMIT 1"
+)
+
+
+def _cannot(tx: Sees, request_id: str) -> bool:
+    """Whether the GPU lane was seen to be unable to go on with this request's text."""
+    return tx.execute(_CANNOT, (request_id,)).fetchone() is not None
+
+
+def lane_out(tx: Tx, state: RequestState, policy: Policy, *, actor: str) -> bool:
+    """Its CPU lane is out: it goes back where the GPU lane can take it, whatever that costs; False when it stays."""
+    at_any_price = msgspec.structs.replace(policy, return_to_gpu=True, return_gain_s=-1.0, return_after_s=1e-6)
+    decision = decide(tx, state, at_any_price, None)
+    if decision.action != returning.RETURN:
+        return False
+    tx.append(state.id, ev.Returned(decision.rule, state.units, decision), actor=actor)
+    return True
 
 
 def _up(tx: Sees, model: str) -> bool:

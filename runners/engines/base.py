@@ -177,8 +177,11 @@ class Loaded(Protocol):
     def begin(self, work: GenerateWork, host: Host) -> Sequence:
         """Chunks from `work.done` on. Raises `core.errors.EngineFault` for work that cannot be."""
 
+    def at_rest(self, sequence: Sequence) -> bool:
+        """Whether nothing is computed for it now: not so between two chunks of one stretch."""
+
     def save(self, sequence: Sequence, into: Path) -> int:
-        """Save the sequence's state between two chunks, and answer the tokens it holds.
+        """Save the sequence's state at rest, between two chunks, and answer the tokens it holds.
 
         The file is complete, not yet flushed to the disk. Raises `EngineFault` when it could not be saved; the
         sequence goes on in any case.

@@ -108,6 +108,10 @@ class _Loaded:
         self._sequence += 1
         return self._chunks(work, host, self._sequence)
 
+    def at_rest(self, sequence: Sequence) -> bool:  # noqa: ARG002 -- the same for all
+        """It computes only while it is asked for a chunk."""
+        return True
+
     def save(self, sequence: Sequence, into: Path) -> int:
         """Raises `EngineFault`: the package offers no way to take its state out."""
         raise EngineFault(f"The engine {_PACKAGE} cannot save the state of {sequence!r} to {into}.")

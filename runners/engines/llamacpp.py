@@ -77,6 +77,11 @@ class _Loaded:
         _check(work, context=self._plan.context, vocabulary=self._server.vocabulary)
         return SlotSequence(self._slots.lend(), work, host)
 
+    def at_rest(self, sequence: Sequence) -> bool:
+        """Not between the chunks of one stretch: its next call is under way."""
+        assert isinstance(sequence, SlotSequence)
+        return sequence.at_rest
+
     def save(self, sequence: Sequence, into: Path) -> int:
         """Into a file of the directory that was planned for snapshots."""
         assert isinstance(sequence, SlotSequence)

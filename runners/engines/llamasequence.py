@@ -57,16 +57,17 @@ class SlotSequence:
         self._in_one_piece = False
         self._pulsed = 0
         self._open = True
-        self._at_rest = False
+        self.at_rest = False
+        """Between two stretches: nothing is computed, and the slot holds what `SlotCache.held` says."""
         self._chunks = self._run()
 
     def __iter__(self) -> Iterator[Chunk]:
         return self
 
     def __next__(self) -> Chunk:
-        self._at_rest = False
+        self.at_rest = False
         chunk = next(self._chunks)
-        self._at_rest = self._open and self._reading is None
+        self.at_rest = self._open and self._reading is None
         return chunk
 
     def close(self) -> None:
@@ -76,7 +77,7 @@ class SlotSequence:
 
     def check_rest(self) -> None:
         """Raises `EngineFault` when the slot's state cannot be saved now."""
-        if not self._at_rest:
+        if not self.at_rest:
             raise EngineFault("A state is saved between two stretches of an answer, not before, within or after them.")
 
     def saved_as(self, name: str) -> int:

@@ -114,6 +114,10 @@ class _Loaded:
             )
         return _Sequence(work, host, _read_orders(work.prompt, self._speed), self._prefill)
 
+    def at_rest(self, sequence: Sequence) -> bool:  # noqa: ARG002 -- the same for all
+        """It computes only while it is asked for a chunk."""
+        return True
+
     def save(self, sequence: Sequence, into: Path) -> int:
         """Write the ids that a real engine would hold the state of: all but the newest unit."""
         assert isinstance(sequence, _Sequence)

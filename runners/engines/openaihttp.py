@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from core.errors import EngineFault
+from core.errors import EngineFault, NoPlace
 
 _BODY_LIMIT: Final = 1 << 20
 _LINE_LIMIT: Final = 8 << 20
@@ -171,7 +171,7 @@ class Stream:
     def _refusal(self, response: http.client.HTTPResponse, kind: str) -> EngineFault:
         said = self._address.quoted(_message(response.read(_BODY_LIMIT).decode("utf-8", "replace")))
         if response.status in {429, 503}:
-            return EngineFault(f"The server {self._address} is busy ({response.status}): {said}")
+            return NoPlace(f"The server {self._address} is busy ({response.status}): {said}")
         if response.status != 200:
             return EngineFault(f"The server {self._address} answered {response.status}: {said}")
         named = kind or "something without a type"

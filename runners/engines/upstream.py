@@ -105,6 +105,10 @@ class _Loaded:
         ask = ask_for(work, self.side, self.server.model, self.continues)
         return self._chunks(work, host, ask)
 
+    def at_rest(self, sequence: Sequence) -> bool:  # noqa: ARG002 -- the same for all
+        """Between chunks nobody of ours computes; what the server does ahead is its own."""
+        return True
+
     def save(self, sequence: Sequence, into: Path) -> int:
         """Raises `EngineFault`: there is no way to take a server's state out."""
         raise EngineFault(f"The upstream {self.upstream.name} cannot save the state of {sequence!r} to {into}.")

@@ -50,6 +50,7 @@ def test_it_pays() -> None:
         ("gpu-busy", {"gpu_waiting": 1}),
         ("pair-not-alike", {"pair": "none"}),
         ("pair-not-alike", {"pair": "faithful", "failover": "identical"}),
+        ("gpu-cannot-continue", {"cannot": True}),
         ("too-soon", {"on_cpu_s": 9.9}),
         ("too-soon", {"on_cpu_s": 39.0, "moves": 3}),  # 10 s, doubled twice
         ("rates-unknown", {"gpu_tps": None}),
@@ -72,6 +73,7 @@ def test_each_reason_to_stay(rule: str, changes: dict[str, Any]) -> None:
     [
         {"units": 0, "pair": "none"},  # nothing was shown, so nothing can be contradicted
         {"pair": "faithful"},
+        {"units": 0, "cannot": True},
         {"gpu_waiting": 1, "gpu_slots": 2},
         {"on_cpu_s": 10.0},
         {"on_cpu_s": 40.0, "moves": 3},

@@ -82,6 +82,17 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"fault": "size", "cpu_serving": False},               "fail",         "too-big-for-lane"),
     ({"fault": "size", "failover": "gpu-only"},             "fail",         "too-big-for-lane"),
     ({"fault": "size", "failover": "never", "units": 0},    "fail",         "too-big-for-lane"),
+    ({"fault": "host", "fault_kind": "cannot-continue"},    "continue-cpu", "continue-identical"),
+    ({"fault": "host", "fault_kind": "cannot-continue", "pair": "faithful"}, "continue-cpu", "continue-faithful"),
+    ({"fault": "host", "fault_kind": "cannot-continue", "pair": "none"}, "fail", "pair-none"),
+    ({"fault": "host", "fault_kind": "cannot-continue", "units": 0}, "restart-cpu", "restart-nothing-shown"),
+    ({"fault": "host", "fault_kind": "cannot-continue", "lane": "cpu"}, "fail", "cannot-continue"),
+    ({"fault": "host", "fault_kind": "cannot-continue", "cpu_serving": False}, "fail", "cannot-continue"),
+    ({"fault": "host", "fault_kind": "cannot-continue", "failover": "gpu-only"}, "fail", "cannot-continue"),
+    ({"fault": "host", "fault_kind": "cannot-continue", "failover": "never"}, "fail", "cannot-continue"),
+    ({"fault": "host", "fault_kind": "cannot-continue", "failover": "boundary"}, "fail", "boundary-passed"),
+    ({"fault": "size", "fault_kind": "engine-refused"},     "fail",         "engine-refused"),
+    ({"fault": "size", "fault_kind": "engine-refused", "units": 0}, "fail", "engine-refused"),
 ]
 # fmt: on
 
@@ -138,6 +149,13 @@ def test_what_never_happens(facts: SafepointFacts) -> None:
     if action == "requeue":
         assert facts.fault != "size", "the same lane would refuse the same size again"
         assert facts.deaths < facts.poison_limit
+
+
+@MANY
+@given(ANY)
+def test_an_engine_that_cannot_go_on_is_not_asked_again(facts: SafepointFacts) -> None:
+    told = msgspec.structs.replace(facts, fault="host", fault_kind="cannot-continue")
+    assert safepoint.decide(told).action != "requeue"
 
 
 @MANY
