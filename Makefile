@@ -34,12 +34,10 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 run: setup ## set up and run the service, with a simulated GPU beside the CPU lane (DATA=DIR, ARGS='--port 9000')
+	@echo "The GPU lane runs on a simulated accelerator of $(SIMULATE_GPU), which computes on the CPU."
 	@if $(BIN)/python -m runners.lookout | grep -q '"devices":\[{'; then \
-		echo "There is an NVIDIA GPU here, but no lane uses real GPUs yet."; \
-	else \
-		echo "There is no NVIDIA GPU here that can be used."; \
-	fi; \
-	echo "The GPU lane runs on a simulated accelerator of $(SIMULATE_GPU), which computes on the CPU."
+		echo "There is an NVIDIA GPU here. README.md says how to use it: failsoft serve, without --simulate-gpu."; \
+	fi
 	@exec $(BIN)/failsoft serve --simulate-gpu $(SIMULATE_GPU) $(if $(DATA),--data $(DATA)) $(ARGS)
 
 test: setup ## run the tests

@@ -8,6 +8,7 @@
 5. A proof never lifts a pair of rule 2 or 3, and it lowers one that was measured to fall short of its own class.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -21,6 +22,14 @@ HOST = "host"
 
 RANK: Final[Mapping[PairClass, int]] = {"none": 0, "faithful": 1, "identical": 2}
 """The classes by what they permit."""
+
+
+def kind_of(name: str) -> str:
+    """The kind of a real accelerator, from the name its driver gives it: a card of the same type is of the same kind.
+
+    `NVIDIA GeForce RTX 4090` is `nvidia-geforce-rtx-4090`.
+    """
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-") or "unnamed"
 
 
 class PathFacts(msgspec.Struct, frozen=True):

@@ -108,6 +108,8 @@ _TELL_WHY: Final = (ev.FaultSeen, ev.Rerouted, ev.Failed, ev.Returned)
 
 def reason(code: str) -> str:
     """A reason code in words; unknown codes are shown as they are."""
+    if code.startswith("xid-"):
+        return f"the driver reported Xid {code.removeprefix('xid-')} for the card"
     return REASONS.get(code, code.replace("-", " "))
 
 

@@ -29,7 +29,7 @@ BLOCK: Final = 16
 """Tokens of one block."""
 ROOM: Final = 3
 """Blocks that one that starts leaves free for each that may still grow. With fewer, places are given up more often;
-with more, fewer requests are at work: at 3 the most are finished in the same time."""
+with more, fewer requests are at work. From 2 to 4 what is finished in the same time differs by 3 % at most."""
 GROW: Final = "grow"
 WAIT: Final = "wait"
 PREEMPT: Final = "preempt"

@@ -13,6 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from core.words import Lane
+from runners.devices.real import environment_for
 from runners.process import INSTANCE
 from runners.pulse import Pulse
 from store.clock import start_ticks
@@ -88,7 +89,7 @@ class Child:
             command += ["--fd", str(pass_fd)]
         self.process = subprocess.Popen(
             command,
-            env=os.environ | {INSTANCE: str(self._paths.root)},
+            env=os.environ | {INSTANCE: str(self._paths.root)} | self._cards(),
             stdin=subprocess.DEVNULL,
             pass_fds=() if pass_fd is None else (pass_fd,),
             start_new_session=True,
@@ -99,6 +100,9 @@ class Child:
         self.loaded = False
         self.killed_for = None
         self.started = time.monotonic()
+
+    def _cards(self) -> dict[str, str]:
+        return {} if self.spec is None else environment_for(self.spec.device)
 
     def kill(self, why: str) -> None:
         """End it and its process group now; the reason is told when its death is seen."""

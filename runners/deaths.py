@@ -12,6 +12,17 @@ from store import failover, roster
 from store.journal import Tx
 from store.writer import Unit
 
+XID: Final = "xid-"
+"""Before the number: a worker was ended for an Xid of the card it computed on."""
+
+_ENDED: Final[dict[str | None, tuple[str, FaultClass]]] = {
+    "hung": ("hung", "worker"),
+    "cancel-ignored": ("hung", "worker"),
+    "out-of-memory": ("oom-killed", "host"),
+    "service-stopped": ("service-stopped", "host"),
+}
+"""What it says of a worker that it was ended for that."""
+
 _CRASHES: Final = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
 
@@ -29,27 +40,14 @@ def after_death(child: Child, spec: RunnerSpec, left: Exit, killed_for: str | No
         if load_failure and spec.lane == "gpu":
             failover.lane_lost(tx, spec.model, spec.device, load_failure, policy, actor="supervisor")
         elif load_failure:
-            failover.cpu_lane_out(tx, spec.model, load_failure, actor="supervisor")
+            failover.cpu_lane_out(tx, spec.model, load_failure, policy, actor="supervisor")
 
     return unit
 
 
 def fault_of(spec: RunnerSpec, runner: str, left: Exit, killed_for: str | None) -> ev.FaultSeen:
     """What a runner's death says, as evidence against worker, device or nobody."""
-    kind = "exited"
-    fault_class: FaultClass = "worker"
-    if killed_for == "device-lost" or left.code == stops.DEVICE_LOST:
-        kind, fault_class = "device-lost", "device"
-    elif killed_for in {"hung", "cancel-ignored"}:
-        kind = "hung"
-    elif killed_for == "out-of-memory":
-        kind, fault_class = "oom-killed", "host"
-    elif killed_for == "service-stopped":
-        kind, fault_class = "service-stopped", "host"
-    elif left.code == stops.NO_MEMORY:
-        kind, fault_class = "allocation-failed", "size"
-    elif left.signal is not None:
-        kind = "crashed" if left.signal in _CRASHES else "killed"
+    kind, fault_class = _kind(left, killed_for)
     evidence: dict[str, str | int | float] = {}
     if left.signal is not None:
         evidence["signal"] = signal.Signals(left.signal).name
@@ -57,6 +55,8 @@ def fault_of(spec: RunnerSpec, runner: str, left: Exit, killed_for: str | None) 
         evidence["code"] = left.code
     if killed_for is not None:
         evidence["ended_for"] = killed_for
+    if kind == "xid" and killed_for is not None:
+        evidence["xid"] = int(killed_for.removeprefix(XID))
     return ev.FaultSeen(
         fault_class,
         kind,
@@ -68,10 +68,26 @@ def fault_of(spec: RunnerSpec, runner: str, left: Exit, killed_for: str | None) 
     )
 
 
+def _kind(left: Exit, killed_for: str | None) -> tuple[str, FaultClass]:
+    if killed_for == "device-lost" or left.code == stops.DEVICE_LOST:
+        return "device-lost", "device"
+    if killed_for in _ENDED:
+        return _ENDED[killed_for]
+    if killed_for is not None and killed_for.startswith(XID):
+        return "xid", "worker"
+    if left.code == stops.NO_MEMORY:
+        return "allocation-failed", "size"
+    if left.signal is not None:
+        return ("crashed" if left.signal in _CRASHES else "killed"), "worker"
+    return "exited", "worker"
+
+
 def _load_failure(left: Exit, failed_starts: int, limit: int) -> str | None:
     """The reason to take the lane out, if its runner cannot be brought up."""
     if left.code == stops.NO_MEMORY:
         return "allocation-failed"
+    if left.code == stops.NOT_ON_DEVICE:
+        return "not-on-device"
     if failed_starts >= limit:
         return "load-failed"
     return None

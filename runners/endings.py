@@ -6,10 +6,12 @@
 """
 
 import logging
+import re
 from collections.abc import Mapping
+from typing import Final
 
 from core import events as ev
-from core.errors import AllocationFailed, Fenced
+from core.errors import AllocationFailed, EngineFault, Fenced, NoPlace
 from core.policy import Policy
 from core.words import FaultClass
 from runners import stops
@@ -22,6 +24,9 @@ from store.journal import Tx
 from store.writer import Writer
 
 log = logging.getLogger("failsoft.runner")
+
+_QUOTE: Final = re.compile(r""": | \(| ['"]""")
+_WHY_CHARS: Final = 200
 
 
 class Endings:
@@ -80,7 +85,7 @@ class Endings:
     def unworkable(self, taken: Claim, why: Exception) -> None:
         """The engine is sound and refuses this work; no other engine would do better."""
         log.warning("%s is refused by the engine: %s", taken.fence.request_id, why)
-        self._fault(taken, "size", "engine-refused", {"why": str(why)[:300]}, blames_input=False)
+        self._fault(taken, "size", "engine-refused", _evidence(why), blames_input=False)
 
     def restore_failed(self, taken: Claim, why: Exception) -> int:
         """A saved state did not come back as it was: it is never used again, and neither is this worker's memory."""
@@ -91,7 +96,8 @@ class Endings:
     def engine_failed(self, taken: Claim, error: Exception) -> int:
         """The engine raised something; all of it is its fault."""
         log.error("engine failed on %s: %r", taken.fence.request_id, error)
-        self._fault(taken, "worker", "engine-failed", {"error": type(error).__name__}, blames_input=True)
+        blames = not isinstance(error, NoPlace)
+        self._fault(taken, "worker", "engine-failed", _evidence(error), blames_input=blames)
         return stops.ENGINE_FAILED
 
     def _fault(
@@ -119,3 +125,14 @@ class Endings:
             self._writer.run(unit)
         except Fenced:
             log.warning("%s was taken from us meanwhile", taken.fence.request_id)
+
+
+def _evidence(error: Exception) -> dict[str, str]:
+    """What the record keeps of an engine's failure.
+
+    It outlives the contents, so it ends where a fault begins to quote: a server may say the prompt or the answer back.
+    """
+    evidence = {"error": type(error).__name__}
+    if isinstance(error, EngineFault):
+        evidence["why"] = _QUOTE.split(str(error), maxsplit=1)[0].rstrip(".")[:_WHY_CHARS]
+    return evidence

@@ -2,7 +2,8 @@
 
 1. The memory is taken from the device as it was promised, whole or in part; what the device refuses is never loaded.
 2. Which engine computes is the model's entry's word, unless an upstream computes this lane.
-3. An engine that takes several requests at once over one cache gets a pool, which says who has place in it.
+3. On a real card the engine takes the memory itself; afterwards the card is looked at, whether it did.
+4. An engine that takes several requests at once over one cache gets a pool, which says who has place in it.
 """
 
 import os
@@ -15,11 +16,13 @@ import msgspec
 
 from core.cores import fixed_share
 from core.decision import Part
-from core.errors import EngineFault
-from runners.devices.base import Device
+from core.errors import AllocationFailed, EngineFault
+from runners.devices.base import Device, Reading
+from runners.devices.real import RealDevice
 from runners.engines.base import Engine, Loaded, LoadPlan
 from runners.engines.registry import engine_named
-from runners.needs import ModelNeed, need_of
+from runners.needs import ModelNeed, need_of, process_bytes
+from runners.onboard import held_on
 from runners.pool import Pool
 from runners.process import usable_cores
 from store import laneviews, reservations, roster
@@ -107,9 +110,9 @@ class Loading:
         """
         began = time.monotonic_ns()
         need, part, runners = self._looked()
-        gpu_layers, before = 0, None
+        gpu_layers, before = 0, Reading("unknown")
         if self._device is not None:
-            before = self._device.observe().foreign
+            before = self._device.observe()
             self._device.allocate(need.formula if part is None else part.load)
             every = self._entry.layers + _ALL_LAYERS_MORE if part is None else part.layers
             gpu_layers = 0 if self._device.simulated else every
@@ -127,8 +130,11 @@ class Loading:
             contract=self._entry.contract,
             server=self._settings.llama_server if self._entry.engine == "llamacpp" else "",
         )
-        loaded = engine.load(Path(self._entry.prepared), plan)
-        self._tell(need, part, before, (time.monotonic_ns() - began) // 1000)
+        expected = (need.formula if part is None else part.load) - process_bytes(self._owner.device)
+        loaded = self._loaded(engine, plan, expected)
+        took_us = (time.monotonic_ns() - began) // 1000
+        seen = self._seen(engine, loaded, before, expected)
+        self._tell(need, part, before.foreign, took_us, seen)
         return Place(
             engine=engine,
             loaded=loaded,
@@ -139,13 +145,25 @@ class Loading:
             cores=engine.name not in {"null", "upstream"},
         )
 
+    def _loaded(self, engine: Engine, plan: LoadPlan, expected: int) -> Loaded:
+        """The engine with its model. One that fails where a real card has less than is needed was refused memory."""
+        try:
+            return engine.load(Path(self._entry.prepared), plan)
+        except EngineFault as fault:
+            free = self._device.observe().free if isinstance(self._device, RealDevice) else None
+            if free is None or free >= expected:
+                raise
+            text = f"{self._owner.device} has {free} bytes free where {expected} are needed ({fault})"
+            raise AllocationFailed(text, need=expected, free=free) from fault
+
     def _looked(self) -> tuple[ModelNeed, Part | None, int]:
         """What the model needs, the part of it that was promised (None: all of it), and how many runners there are."""
         with read_engine(self._paths).connect() as connection:
             driver = connection.connection.driver_connection
             assert isinstance(driver, sqlite3.Connection)
             look = Look(driver, self._writer.clock.now_us())
-            need = need_of(look, self._entry, self._settings, self._owner.engine, self._owner.lane)
+            owner = self._owner
+            need = need_of(look, self._entry, self._settings, owner.engine, owner.lane, owner.device)
             return need, self._part(look, need), laneviews.places(look)
 
     def _engine(self) -> Engine:
@@ -180,8 +198,7 @@ class Loading:
 
     # ---- what was seen ------------------------------------------------------------------------------------
 
-    def _tell(self, need: ModelNeed, part: Part | None, before: int | None, took_us: int) -> None:
-        seen = self._seen()
+    def _tell(self, need: ModelNeed, part: Part | None, before: int | None, took_us: int, seen: int | None) -> None:
         owner = self._owner
 
         def unit(tx: Tx) -> None:
@@ -201,8 +218,16 @@ class Loading:
 
         self._writer.run(unit)
 
-    def _seen(self) -> int | None:
-        """Bytes of the device this process holds now, as the device tells; None: it does not."""
+    def _seen(self, engine: Engine, loaded: Loaded, before: Reading, expected: int) -> int | None:
+        """Bytes of the device this process holds now, as the device tells; None: it does not. Raises `NotOnDevice`."""
+        if isinstance(self._device, RealDevice):
+            if engine.name == "null":
+                return None  # it takes nothing anywhere
+            try:
+                return held_on(self._device, before, expected, self._writer.clock.now_us(), self._waiting)
+            except EngineFault:
+                loaded.close()
+                raise
         if self._device is None:
             return None
         return (self._device.observe().processes or {}).get(os.getpid())

@@ -7,10 +7,11 @@ import msgspec
 
 from core.decision import Part
 from core.errors import FailsoftError
-from core.memory import Era, ModelShape, Setting, Shape, embedded_footprint, footprint, shape_of
+from core.memory import CONTEXT_BYTES, Era, ModelShape, Setting, Shape, embedded_footprint, footprint, shape_of
 from core.tiers import Bandwidths, hybrid_rate
 from core.words import Lane
 from runners.devices.host import observe_host
+from runners.devices.real import is_real
 from store.journal import Sees
 from store.learned import learned
 from store.models.catalog import ModelEntry
@@ -41,40 +42,53 @@ _UNKNOWN_MORE: Final = 512 << 20
 """What is taken for a model whose memory has no rule: its file and a quarter, and this much."""
 
 
-def need_of(tx: Sees, entry: ModelEntry, settings: Settings, engine: str, lane: Lane) -> ModelNeed:
-    """Real engines hold their KV cache with their process; the null model pretends what it is told to."""
+def need_of(tx: Sees, entry: ModelEntry, settings: Settings, engine: str, lane: Lane, device: str) -> ModelNeed:
+    """Real engines hold their KV cache with their process; the null model pretends what it is told to.
+
+    On a real card the driver takes its own share for each process; what was learned there holds for cards only.
+    """
     context = min(settings.context, entry.context_length)
-    key = f"context={context}"
+    card = is_real(device)
+    key = f"context={context}{',card' * card}"
     if entry.engine == "null":
         load = settings.null_load_bytes
         parts = _parts(settings, _NULL_LAYERS, load, 0, load)
         return ModelNeed(load, settings.null_token_bytes, load, "declared", key, _NULL_LAYERS, parts)
     if entry.engine == "llamacpp":
-        return _current(tx, entry, settings, engine, lane, context)
+        return _current(tx, entry, settings, engine, lane, context, card=card)
     shape = Shape(entry.prepared_bytes, entry.layers, entry.width, entry.heads or 1, entry.kv_heads, entry.vocabulary)
     bill = embedded_footprint(shape, context)
+    driver = process_bytes(device)
     # Below all layers this engine keeps its whole KV cache on the host.
-    parts = _parts(settings, entry.layers, bill.weights, bill.compute, bill.weights + bill.kv)
+    parts = _parts(settings, entry.layers, bill.weights, bill.compute + driver, bill.weights + bill.kv)
     seen = learned(tx, engine, entry.id, key)
-    value, basis = (bill.total, "formula") if seen is None else (seen.value, "learned")
-    return ModelNeed(value, 0, bill.total, basis, key, entry.layers, parts)
+    value, basis = (bill.total + driver, "formula") if seen is None else (seen.value, "learned")
+    return ModelNeed(value, 0, bill.total + driver, basis, key, entry.layers, parts)
 
 
-def _current(tx: Sees, entry: ModelEntry, settings: Settings, engine: str, lane: Lane, context: int) -> ModelNeed:
+def process_bytes(device: str) -> int:
+    """What the driver of a device takes for each process that computes there, beside all that the process asks for."""
+    return CONTEXT_BYTES if is_real(device) else 0
+
+
+def _current(
+    tx: Sees, entry: ModelEntry, settings: Settings, engine: str, lane: Lane, context: int, *, card: bool
+) -> ModelNeed:
     """llama.cpp: one cache for all slots, taken with the process. An architecture without a rule gets a wide margin."""
     slots = settings.gpu_slots if lane == "gpu" else settings.cpu_slots
     cells = (settings.pool_tokens or context * slots) if slots > 1 else context
-    key = f"cells={cells},slots={slots}"
+    key = f"cells={cells},slots={slots}{',card' * card}"
+    driver = CONTEXT_BYTES if card else 0
     try:
         header = read_header(Path(entry.prepared))
         shape = shape_of(header.metadata, [(tensor.name, tensor.nbytes) for tensor in header.tensors])
     except FailsoftError:
         shape = None
     every = entry.layers + 1
-    whole = _bill(shape, cells, slots, every)
+    whole = _bill(shape, cells, slots, every, driver)
     seen = learned(tx, engine, entry.id, key)
     if whole is None:
-        guess = int(entry.prepared_bytes * _UNKNOWN_FACTOR) + _UNKNOWN_MORE
+        guess = int(entry.prepared_bytes * _UNKNOWN_FACTOR) + _UNKNOWN_MORE + driver
         return ModelNeed(guess if seen is None else seen.value, 0, guess, "unknown", key, entry.layers, ())
     parts = []
     rates = (settings.policy.device_gb_per_s, settings.policy.host_gb_per_s, settings.policy.disk_gb_per_s)
@@ -82,7 +96,7 @@ def _current(tx: Sees, entry: ModelEntry, settings: Settings, engine: str, lane:
     free = observe_host().available
     for quarter in _QUARTERS:
         count = entry.layers * quarter // 4
-        part = _bill(shape, cells, slots, count) if count else None
+        part = _bill(shape, cells, slots, count, driver) if count else None
         if part is not None:
             left = max(0, whole - part)
             rate = hybrid_rate(device_bytes=part, host_bytes=left, host_free=free, bandwidths=bandwidths)
@@ -91,8 +105,8 @@ def _current(tx: Sees, entry: ModelEntry, settings: Settings, engine: str, lane:
     return ModelNeed(value, 0, whole, basis, key, entry.layers, tuple(parts))
 
 
-def _bill(shape: ModelShape | None, cells: int, slots: int, layers: int) -> int | None:
-    """Bytes of the device at the load peak or after it, without what the driver takes per process; None: unknown."""
+def _bill(shape: ModelShape | None, cells: int, slots: int, layers: int, driver: int) -> int | None:
+    """Bytes of the device at the load peak or after it; `driver`: what it takes per process. None: unknown."""
     if shape is None:
         return None
     setting = Setting(
@@ -104,7 +118,7 @@ def _bill(shape: ModelShape | None, cells: int, slots: int, layers: int) -> int 
         unified=True,
         flash_attention=True,
         n_gpu_layers=layers,
-        process_context=0,
+        process_context=driver,
     )
     return footprint(shape, setting).device_total
 

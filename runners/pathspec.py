@@ -97,7 +97,7 @@ def _options(text: str, options: str) -> list[tuple[str, str]]:
     while options:
         key, equals, rest = options.partition("=")
         if not equals or key not in {"slots", "layers", "device", "server"}:
-            raise Malformed(f"{text!r}: {key[:80]!r} is no option; write slots=N, layers=N, device=ID or server=URL")
+            raise Malformed(f"{text!r}: {key[:80]!r} is no option; write slots=N, layers=N, device=KIND or server=URL")
         value, _, options = (rest, "", "") if key == "server" else rest.partition(",")
         found.append((key, value))
     return found

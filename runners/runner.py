@@ -39,12 +39,14 @@ from runners import stops
 from runners.boundary import Boundary, Pace
 from runners.corebook import CoreBook
 from runners.devices.base import Device
+from runners.devices.real import RealDevice, is_real, written
 from runners.devices.simulated import SimulatedDevice
 from runners.endings import Endings
 from runners.holding import Holding
 from runners.host import Doorbell, EngineHost
 from runners.keeper import Keeper
 from runners.loading import UPSTREAM, Loading, Place, build_of
+from runners.onboard import NotOnDevice
 from runners.pool import Pool
 from runners.process import die_with_parent, usable_cores
 from runners.pulse import Phase, Pulse
@@ -340,7 +342,11 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {args.id}: %(message)s")
     paths = Paths(Path(args.data))
     entry = Catalog(paths.models).get(args.model)
-    device = SimulatedDevice(paths.sim / f"{args.device}.json") if args.device.startswith("sim-") else None
+    device: Device | None = None
+    if args.device.startswith("sim-"):
+        device = SimulatedDevice(paths.sim / f"{args.device}.json")
+    elif is_real(args.device):
+        device = RealDevice(args.device, written(paths, args.device))
     build = build_of(in_force(paths), entry, args.lane)
     owner = Owner(args.id, args.lane, args.model, args.device, build, entry.contract)
     runner = Runner(paths, owner, entry, device)
@@ -355,6 +361,9 @@ def main() -> None:
     except DeviceFault as fault:
         log.error("%s", fault)  # noqa: TRY400 -- the same
         sys.exit(stops.DEVICE_LOST)
+    except NotOnDevice as fault:
+        log.error("%s", fault)  # noqa: TRY400 -- the same
+        sys.exit(stops.NOT_ON_DEVICE)
     except EngineFault as fault:
         log.error("cannot load %s: %s", args.model, fault)  # noqa: TRY400 -- the same
         sys.exit(stops.LOAD_FAILED)

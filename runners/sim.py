@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from core.errors import FailsoftError, Malformed
+from runners.accelerator import SIMULATED_ID
 from runners.devices.simulated import SimulatedDevice, SimulatedState
-from runners.startup import SIMULATED_ID
 from store.database import Paths, default_root
 from store.settings import size
 

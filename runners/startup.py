@@ -10,20 +10,16 @@ import logging
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from core import events as ev
 from core.errors import FailsoftError
+from core.pool import BLOCK
 from core.words import Lane
+from runners.accelerator import Accelerator
 from runners.children import RunnerSpec
-from runners.devices.simulated import SimulatedDevice
 from runners.loading import UPSTREAM, build_of, upstream_of, wanted_slots
 from runners.needs import ModelNeed, need_of
 from runners.process import belongs_to, end_instance
@@ -38,11 +34,7 @@ from store.settings import Settings
 log = logging.getLogger("failsoft")
 
 VERSION: Final = "0.1.0"
-SIMULATED_ID: Final = "sim-0"
 HOST_ID: Final = "cpu"
-_DRIVER_NODES: Final = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg", "/dev/nvmap")
-"""One of them is there where an NVIDIA driver is: Linux, Linux under Windows, Jetson."""
-_LOOK_S: Final = 30.0
 
 
 def end_orphans(paths: Paths) -> None:
@@ -88,46 +80,12 @@ def usable_models(paths: Paths, settings: Settings) -> list[ModelEntry]:
     return usable
 
 
-def find_device(paths: Paths, settings: Settings) -> SimulatedDevice | None:
-    """The accelerator of the GPU lane, or None: then this is an honest CPU-only service."""
-    if settings.simulate_gpu is None:
-        threading.Thread(target=tell_of_cards, name="cards", daemon=True).start()
-        return None
-    return SimulatedDevice(paths.sim / f"{SIMULATED_ID}.json", settings.simulate_gpu)
-
-
-def tell_of_cards(command: tuple[str, ...] = (sys.executable, "-P", "-m", "runners.devices.nvml")) -> None:
-    """Say in the log which real cards there are and that no lane computes on them; nothing where there are none.
-
-    Another process asks, since the driver may hang.
-    """
-    if not any(Path(node).exists() for node in _DRIVER_NODES):
-        return
-    try:
-        look = subprocess.run(
-            command, capture_output=True, timeout=_LOOK_S, check=False, cwd=Path(__file__).parent.parent
-        )
-        found = msgspec.json.decode(look.stdout)
-    except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError) as error:
-        log.warning("there is an NVIDIA driver, and it cannot be asked for cards: %s", error)
-        return
-    if "problem" in found:
-        log.warning("there is an NVIDIA driver, and no card can be used: %s. %s", found["problem"], found["advice"])
-        return
-    for card in found["devices"]:
-        log.warning(
-            "found %s (%s): it is watched, and nothing is computed on it; a GPU lane on real cards needs the CUDA "
-            "build of an engine, and this version has no such lane. --simulate-gpu 1GiB shows a simulated one",
-            card.get("name", "a card"),
-            card["id"],
-        )
-
-
-def specs_for(models: list[ModelEntry], device: SimulatedDevice | None, settings: Settings) -> list[RunnerSpec]:
+def specs_for(models: list[ModelEntry], device: Accelerator | None, settings: Settings) -> list[RunnerSpec]:
     """One runner per model and lane; an upstream computes the lane that it is for."""
-    lanes: list[tuple[Lane, str | None]] = [("gpu", device.id if device is not None else None), ("cpu", HOST_ID)]
     specs = []
     for entry in models:
+        there = device.id if device is not None and entry.id in device.models else None
+        lanes: list[tuple[Lane, str | None]] = [("gpu", there), ("cpu", HOST_ID)]
         for lane, ours in lanes:
             upstream = upstream_of(settings, lane, entry.id)
             where = ours if upstream is None else f"{UPSTREAM}{upstream.name}"
@@ -136,32 +94,50 @@ def specs_for(models: list[ModelEntry], device: SimulatedDevice | None, settings
     return specs
 
 
-def recover(tx: Tx, settings: Settings, models: list[ModelEntry], specs: list[RunnerSpec], total: int | None) -> None:
-    """The one transaction. `total` is the simulated card's size, or None."""
+def recover(
+    tx: Tx, settings: Settings, models: list[ModelEntry], specs: list[RunnerSpec], device: Accelerator | None
+) -> None:
+    """The one transaction."""
     actor = "supervisor"
     started = tx.append("service", ev.ServiceStarted(VERSION, os.getpid(), sqlite_version()), actor=actor)
-    if total is not None and tx.execute("SELECT 1 FROM devices WHERE id=?", (SIMULATED_ID,)).fetchone() is None:
-        tx.append(f"device-{SIMULATED_ID}", ev.DeviceFound("Simulated accelerator", True, total), actor=actor)
+    if device is not None and tx.execute("SELECT 1 FROM devices WHERE id=?", (device.id,)).fetchone() is None:
+        tx.append(f"device-{device.id}", ev.DeviceFound(device.name, device.simulated, device.total), actor=actor)
     clear_run(tx)
     entries = {entry.id: entry for entry in models}
     for spec in specs:
         put_lane(tx, _lane(tx, settings, entries[spec.model], spec))
     _requeue(tx, settings, cause=started.seq)
-    if total is None:
-        served = {spec.model for spec in specs if spec.lane == "gpu"}
-        _leave_gpu_lane(tx, settings, served, cause=started.seq)
+    served = {spec.model for spec in specs if spec.lane == "gpu"}
+    # What is not configured now waits on while there is an accelerator: it may be configured again.
+    gone = entries.keys() - served if device is not None else None
+    _leave_gpu_lane(tx, settings, served, gone, cause=started.seq)
+
+
+def greet(models: list[ModelEntry], device: Accelerator | None, address: str, paths: Paths) -> None:
+    """Say in the log what is served, where, and on what."""
+    lanes = "the CPU lane only"
+    if device is not None:
+        where = "a simulated GPU lane" if device.simulated else f"a GPU lane on {device.name} ({device.id})"
+        lanes = f"{where} and a CPU lane"
+    names = ", ".join(model.id for model in models) or "no model"
+    log.info("failsoft %s on %s", VERSION, address)
+    log.info("serving %s on %s; data in %s", names, lanes, paths.root)
 
 
 def _lane(tx: Tx, settings: Settings, entry: ModelEntry, spec: RunnerSpec) -> LaneRow:
     theirs = spec.device.startswith(UPSTREAM)
-    need = need_of(tx, entry, settings, spec.engine, spec.lane) if not theirs else ModelNeed(0, 0, 0, "declared", "")
+    need = (
+        need_of(tx, entry, settings, spec.engine, spec.lane, spec.device)
+        if not theirs
+        else ModelNeed(0, 0, 0, "declared", "")
+    )
     slots = wanted_slots(settings, entry, spec.lane)
     return LaneRow(
         lane=spec.lane,
         model=spec.model,
         serving=True,
         out_reason=None,
-        context=min(settings.context, entry.context_length, (slots > 1 and settings.pool_tokens) or settings.context),
+        context=_context(settings, entry, slots),
         device=spec.device,
         engine=spec.engine,
         contract=entry.contract,
@@ -174,6 +150,12 @@ def _lane(tx: Tx, settings: Settings, entry: ModelEntry, spec: RunnerSpec) -> La
         parts=need.parts if spec.lane == "gpu" else (),
         slots=slots,
     )
+
+
+def _context(settings: Settings, entry: ModelEntry, slots: int) -> int:
+    """Tokens that one request may come to: no more than a cache that is shared by several holds in whole blocks."""
+    shared = settings.pool_tokens // BLOCK * BLOCK if slots > 1 else 0
+    return min(settings.context, entry.context_length, shared or settings.context)
 
 
 def _requeue(tx: Tx, settings: Settings, cause: int | None) -> None:
@@ -191,13 +173,13 @@ def _requeue(tx: Tx, settings: Settings, cause: int | None) -> None:
     tx.execute("DELETE FROM leases")
 
 
-def _leave_gpu_lane(tx: Tx, settings: Settings, served: set[str], cause: int) -> None:
-    """What waits for a GPU lane that is not there any more moves by rule."""
+def _leave_gpu_lane(tx: Tx, settings: Settings, served: set[str], gone: set[str] | None, cause: int) -> None:
+    """What waits for a GPU lane that is not there any more moves by rule; `gone` None: any that is not served."""
     waiting = tx.execute(
         "SELECT id, model FROM requests WHERE lane='gpu' AND state IN ('admitted','running-gpu','checkpointed')"
     ).fetchall()
     for request_id, model in waiting:
-        if model in served:
+        if model in served or (gone is not None and model not in gone):
             continue
         fault = ev.FaultSeen("device", "no-device", "gpu", "", "")
         failover.after_fault(tx, request_id, fault, settings.policy, actor="supervisor", cause=cause)

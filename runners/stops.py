@@ -8,3 +8,5 @@ NO_MEMORY = 76
 """The device refused the memory for the model."""
 LOAD_FAILED = 77
 """The model could not be loaded."""
+NOT_ON_DEVICE = 78
+"""The model was loaded, and took nothing of the device that it was loaded for."""

@@ -29,7 +29,8 @@ from sqlalchemy.exc import DBAPIError
 
 from core import events as ev
 from core.errors import FailsoftError, NoSpace
-from runners import startup, stops
+from runners import accelerator, startup, stops
+from runners.accelerator import Accelerator
 from runners.children import Child, Exit, RunnerSpec
 from runners.clocks import Clocks, device_back
 from runners.deaths import after_death
@@ -40,12 +41,12 @@ from runners.keeper import sweep
 from runners.process import adopt_orphans, end_adopted, end_instance, oom_kills, resident_bytes
 from runners.pulse import Pulse
 from runners.residents import Residents
+from runners.xids import Xids
 from store import failover, promises, roster, snapshots
 from store.database import Paths, checkpoint, default_root, migrate, read_engine, write_engine
 from store.gate import Gate
 from store.house import drain
 from store.journal import Look, Tx
-from store.models.catalog import ModelEntry
 from store.settings import Settings, load, write_in_force
 from store.verify import anchors_file
 from store.writer import Writer
@@ -92,25 +93,25 @@ class Supervisor:
         startup.end_orphans(self.paths)
         startup.clear_run_files(self.paths)
         models = startup.usable_models(self.paths, self.settings)
-        device = startup.find_device(self.paths, self.settings)
+        device = accelerator.find(self.paths, self.settings, models)
         specs = startup.specs_for(models, device, self.settings)
         write_in_force(self.paths, self.settings)
         self.writer = Writer(self.paths)
         self.gate = Gate(self.paths.gate)
-        total = self.settings.simulate_gpu
-        self.writer.run(lambda tx: startup.recover(tx, self.settings, models, specs, total))
+        self.writer.run(lambda tx: startup.recover(tx, self.settings, models, specs, device))
         listen(listener, self.settings.host, self.paths)
-        self.children = [Child("web", self.paths), *self._workers(specs, device.id if device else "")]
+        self.children = [Child("web", self.paths), *self._workers(specs, device)]
         self._pass = {id(self.children[0]): listener.fileno()}
         self._address = address_of(self.settings.host, listener)
         self.hangs = Hangs(self.children, self.gate, self.policy, self.writer.clock)
-        self._greet(models, simulated=device is not None)
+        startup.greet(models, device, self._address, self.paths)
         try:
             with read_engine(self.paths).connect() as connection:
                 driver = connection.connection.driver_connection
                 assert isinstance(driver, sqlite3.Connection)
                 self.clocks = Clocks(driver, self._later, self.policy, self.writer.clock)
                 self.residents = self._residents(device.id if device else "", driver)
+                self.xids = Xids(device.id if device else "", self.children, driver, self.writer.clock)
                 self._loop()
                 self._wind_down()
             if self._gone:
@@ -122,7 +123,8 @@ class Supervisor:
             end_instance(self.paths.root)
             os.close(lock)
 
-    def _workers(self, specs: list[RunnerSpec], simulated: str) -> list[Child]:
+    def _workers(self, specs: list[RunnerSpec], device: Accelerator | None) -> list[Child]:
+        simulated = device.id if device is not None and device.simulated else ""
         monitor = Child("monitor", self.paths, arguments=("--simulated", simulated))
         return [monitor, *(Child("runner", self.paths, spec=spec) for spec in specs)]
 
@@ -130,12 +132,6 @@ class Supervisor:
         on_device = [child for child in self.children if child.spec is not None and child.spec.device == device]
         pinned, clock = self.settings.pinned, self.writer.clock
         return Residents(device, on_device, driver, self._later, self.policy, clock, pinned)
-
-    def _greet(self, models: list[ModelEntry], *, simulated: bool) -> None:
-        lanes = "a simulated GPU lane and a CPU lane" if simulated else "the CPU lane only"
-        names = ", ".join(model.id for model in models) or "no model"
-        log.info("failsoft %s on %s", startup.VERSION, self._address)
-        log.info("serving %s on %s; data in %s", names, lanes, self.paths.root)
 
     # ---- looking ------------------------------------------------------------------------------------------
 
@@ -219,6 +215,9 @@ class Supervisor:
                 log.warning("%s ended (%s); starting it again", child.role, left)
                 continue
             self._runner_died(child, child.spec, left, killed_for)
+            if left.code == stops.DEVICE_LOST:
+                self._out.add(("device", child.spec.device))  # the runner saw it first
+            self.xids.died(child)
             if not child.wanted:
                 self.residents.died(child, pid)
             elif left.code == stops.NO_MEMORY and child.spec.lane == "gpu":
@@ -235,6 +234,7 @@ class Supervisor:
     def _clocks(self) -> None:
         self.clocks.tick()
         self.residents.tick()
+        self.xids.tick()
         for runner in self.clocks.disobeyed():
             for child in self.children:
                 if child.id == runner:
@@ -242,6 +242,8 @@ class Supervisor:
         for device, recorded, seen, reason in self.clocks.devices():
             if seen in OUT:
                 self._device_gone(device, reason, known=recorded == "lost")
+            elif seen is None and recorded == "lost":
+                self._out.add(("device", device))
             elif seen == "ok" and recorded == "lost":
                 self._later(partial(device_back, device=device))
                 self._out.discard(("device", device))
@@ -374,6 +376,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, help="port to listen on (default 8765; 0 takes a free one)")
     parser.add_argument("--config", type=Path, help="a failsoft.toml")
     parser.add_argument("--model", action="append", dest="models", help="serve this model; may be repeated")
+    parser.add_argument("--gpu", metavar="CARD", help="the real card of the GPU lane: auto (default), none, or a UUID")
     parser.add_argument("--simulate-gpu", metavar="SIZE", help="size of a simulated accelerator, such as 1GiB")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
@@ -385,6 +388,7 @@ def main(argv: list[str] | None = None) -> int:
             host=args.host,
             port=args.port,
             models=args.models,
+            gpu=args.gpu,
             simulate_gpu=args.simulate_gpu,
         )
         root = args.data.expanduser().resolve()

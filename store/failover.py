@@ -12,10 +12,10 @@ from core.decision import Decision, SafepointFacts
 from core.policy import Policy
 from core.state import RequestState
 from core.words import ACTIVE
-from store import claims, laneviews
+from store import claims, comeback, laneviews
 from store.journal import Tx
 
-BLAMING: Final = frozenset({"crashed", "exited", "hung", "oom-killed"})
+BLAMING: Final = frozenset({"crashed", "exited", "hung", "oom-killed", "xid"})
 """Deaths that may be the input's doing. A plain kill, a stop, a lost device never are."""
 
 
@@ -131,6 +131,18 @@ def _move_all(
         after_fault(tx, request_id, fault, policy, actor=actor, cause=cause)
 
 
-def cpu_lane_out(tx: Tx, model: str, reason: str, *, actor: str) -> None:
-    """The CPU lane cannot work for this model: it takes no new work; who waits there waits on."""
+def cpu_lane_out(tx: Tx, model: str, reason: str, policy: Policy, *, actor: str) -> None:
+    """The CPU lane cannot work for this model: it takes no new work, and who waits there goes where the GPU lane can.
+
+    Who cannot go there waits on: the lane is tried again.
+    """
     laneviews.set_serving(tx, "cpu", model, reason, actor=actor)
+    waiting = tx.execute(
+        "SELECT id FROM requests WHERE lane='cpu' AND model=? AND running=0 AND cancel_asked=0 AND "
+        "state IN ('checkpointed','rerouted-cpu') ORDER BY turn_us",
+        (model,),
+    ).fetchall()
+    for (request_id,) in waiting:
+        state = tx.state(request_id)
+        assert state is not None
+        comeback.lane_out(tx, state, policy, actor=actor)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from store.journal import Tx
+from store.journal import Sees, Tx
 
 _OF_ONE_RUN: Final = ("runners", "readings", "lanes", "reservations", "releases")
 
@@ -26,3 +26,14 @@ def put_reading(tx: Tx, device: str, at_us: int, document: str) -> None:
         "ON CONFLICT (device) DO UPDATE SET at_us=excluded.at_us, doc=excluded.doc",
         (device, at_us, document),
     )
+
+
+def reading_of(tx: Sees, device: str) -> tuple[int, str] | None:
+    """The latest reading of a device: when it was taken (wall clock, microseconds), and its document."""
+    row = tx.execute("SELECT at_us, doc FROM readings WHERE device=?", (device,)).fetchone()
+    return None if row is None else (int(row[0]), str(row[1]))
+
+
+def known_cards(tx: Sees) -> tuple[str, ...]:
+    """Ids of the real accelerators that were ever used with this record."""
+    return tuple(row[0] for row in tx.execute("SELECT id FROM devices WHERE simulated=0 ORDER BY id", ()).fetchall())

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from core import events as ev
-from core.contract import HOST, PathFacts, pair_class
+from core.contract import HOST, PathFacts, kind_of, pair_class
 from core.decision import LaneFacts, Part
 from core.lanes import turn_us
 from core.machine import CLAIMABLE_SQL
@@ -141,11 +141,12 @@ def position(tx: Tx, state: RequestState) -> int | None:
 
 
 def path_of(tx: Sees, row: LaneRow) -> PathFacts:
-    """The lane as a path that answers."""
-    found = tx.execute("SELECT simulated FROM devices WHERE id=?", (row.device,)).fetchone()
-    kind = HOST if row.lane == "cpu" and found is None and not row.device.startswith("upstream:") else row.device
-    if found is not None and found[0]:
-        kind = HOST
+    """The lane as a path that answers. A card counts as its kind: what was proved outlives a change of cards."""
+    found = tx.execute("SELECT simulated, name FROM devices WHERE id=?", (row.device,)).fetchone()
+    if found is not None:
+        kind = HOST if found[0] else kind_of(found[1])
+    else:
+        kind = HOST if row.lane == "cpu" and not row.device.startswith("upstream:") else row.device
     return PathFacts(row.engine, row.contract, kind, row.slots)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Select, func, select, tuple_
+from sqlalchemy import Connection, Select, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.errors import Malformed, NotFound
@@ -239,12 +239,16 @@ class Reader:
         return rows
 
     async def devices(self) -> list[dict[str, Any]]:
-        """Device rows, each with its latest reading (`reading`: a dict, `read_us`) or None."""
+        """Rows of this run's devices, each with its latest reading (`reading`: a dict, `read_us`) or None.
+
+        One that was used before and has neither a lane nor a reading now is not part of this run.
+        """
         table, readings = tables.devices, tables.readings
         joined = select(table, readings.c.at_us.label("read_us"), readings.c.doc.label("reading")).join(
             readings, readings.c.device == table.c.id, isouter=True
         )
-        rows = [row_dict(row) for row in await self._rows(joined.order_by(table.c.id))]
+        here = or_(table.c.id.in_(select(tables.lanes.c.device)), readings.c.at_us.is_not(None))
+        rows = [row_dict(row) for row in await self._rows(joined.where(here).order_by(table.c.id))]
         for row in rows:
             row["reading"] = msgspec.json.decode(row["reading"]) if row["reading"] else None
         return rows

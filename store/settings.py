@@ -74,6 +74,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Context length of the lanes in tokens, prompt and answer together; a model's own limit still holds."""
     simulate_gpu: int | None = None
     """Size in bytes of a simulated accelerator, labelled so everywhere; absent: none."""
+    gpu: str = "auto"
+    """The card of the GPU lane: `auto`, `none`, or a UUID or its beginning. A simulated accelerator goes before."""
     null_load_bytes: Annotated[int, msgspec.Meta(ge=0)] = 16 << 20
     """What the built-in `null` model pretends to take on a device."""
     null_token_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -119,7 +121,7 @@ def load(file: Path | None, environment: Mapping[str, str], **overrides: Any) ->
             raise Malformed(f"cannot read {file}: {error.strerror}; name another with --config") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise Malformed(f"{file} is not TOML: {error}") from error
-    for name in ("host", "port", "context", "simulate_gpu"):
+    for name in ("host", "port", "context", "simulate_gpu", "gpu"):
         if value := environment.get(f"FAILSOFT_{name.upper()}"):
             raw[name] = value
     if models := environment.get("FAILSOFT_MODELS"):
@@ -131,9 +133,18 @@ def load(file: Path | None, environment: Mapping[str, str], **overrides: Any) ->
         settings = msgspec.convert(raw, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise Malformed(f"{file or 'settings'}: {error}; failsoft.example.toml lists every key") from error
+    _card(f"{file or 'settings'}: gpu", settings.gpu)
     for name, value in msgspec.structs.asdict(settings.policy).items():
         _bound(f"{file or 'settings'}: policy.{name}", value)
     return settings
+
+
+def _card(name: str, value: str) -> None:
+    if value not in {"auto", "none"} and not re.fullmatch(r"(GPU|MIG)-[0-9a-zA-Z/-]+", value):
+        raise Malformed(
+            f"{name} is {value!r}; write auto, none, the UUID of a card or of a MIG slice, or the beginning of a "
+            "card's, such as GPU-af7b61d8 (nvidia-smi -L lists them)"
+        )
 
 
 def _bound(name: str, value: object) -> None:

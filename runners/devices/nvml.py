@@ -208,7 +208,8 @@ class Card:
             seen[uuid] = Reading("lost", reason="this MIG slice was taken away", code=28, advice=told.advice)
         self._slices |= {uuid: place for uuid, (_, place) in places.items()}
         for uuid, (part, place) in places.items():
-            seen[uuid] = msgspec.structs.replace(self._memory_reading(part, questions.memory(part)), mig=place)
+            reading = self._memory_reading(part, questions.memory(part))
+            seen[uuid] = msgspec.structs.replace(reading, mig=place, name=questions.name(part))
         if not seen:
             seen[self.uuid] = Reading(
                 "blind",
@@ -255,7 +256,6 @@ class Card:
                 self.uuid: Reading("ok")
             }
         told: dict[str, Any] = {
-            "name": self.name,
             "pci": self.pci,
             "driver": self._driver.version,
             "recovery": recovery,
@@ -263,7 +263,9 @@ class Card:
         if judgement.state != "ok" or judgement.reason:
             told |= msgspec.structs.asdict(judgement)
         return {
-            uuid: msgspec.structs.replace(reading, **_kept(reading, told), xids=self._heard(reading.mig))
+            uuid: msgspec.structs.replace(
+                reading, **_kept(reading, told), name=reading.name or self.name, xids=self._heard(reading.mig)
+            )
             for uuid, reading in seen.items()
         }
 

@@ -59,6 +59,14 @@ def memory(handle: Any) -> Memory:
     return Memory(_number(seen.total), _number(seen.used), _number(seen.free), reserved)
 
 
+def name(handle: Any) -> str | None:
+    """What the driver calls it; a MIG slice is called by its card and its size."""
+    try:
+        return text(pynvml.nvmlDeviceGetName(handle))
+    except NVMLError:
+        return None
+
+
 def aperture(handle: Any) -> bool | None:
     """Whether the device shows memory of its own on the bus (BAR1); None when that cannot be known."""
     try:

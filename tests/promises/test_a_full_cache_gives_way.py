@@ -24,7 +24,7 @@ def test_all_complete_and_what_was_shown_stays(tmp_path: Path, mode: str) -> Non
     home = House(tmp_path / "data", config=POOL + f'kv_pool = "{mode}"\n')
     try:
         home.start(ENVIRONMENT)
-        prompts = [f"[[tps=60]] number {n} " + "x" * 60 for n in range(6)]
+        prompts = [f"[[tps=200]] number {n} " + "x" * 60 for n in range(6)]
         ids = [home.submit("", prompt=prompt, max_tokens=200) for prompt in prompts]
         shown: dict[str, str] = {}
         while any(home.state(i) not in {"completed", "resumable-error"} for i in ids):
@@ -63,7 +63,7 @@ def test_a_kill_in_the_middle_of_it_loses_nothing(tmp_path: Path) -> None:
     home = House(tmp_path / "data", config=POOL)
     try:
         home.start(ENVIRONMENT)
-        ids = [home.submit("", prompt=f"[[tps=60]] {n} " + "y" * 70, max_tokens=150) for n in range(6)]
+        ids = [home.submit("", prompt=f"[[tps=200]] {n} " + "y" * 70, max_tokens=150) for n in range(6)]
         until(lambda: sum(home.units(i) for i in ids) > 60, "work under way")
         home.send(home.runner("gpu"), signal.SIGKILL)
         for i in ids:

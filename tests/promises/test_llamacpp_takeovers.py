@@ -32,6 +32,14 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
+def entered(root: Path) -> Path:
+    """A data directory in which the packaged file is entered as it is."""
+    source = packaged_smollm2()
+    assert source is not None
+    Catalog(Paths(root).make().models).add(source, "small", engine="llamacpp", trial=False)
+    return root
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory in which the packaged file is entered as it is, for llama.cpp."""
@@ -41,11 +49,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if os.environ.get("CI") == "true":
             pytest.fail(f"missing {', '.join(missing)}: {remedy}")
         pytest.skip(f"missing {', '.join(missing)}: {remedy}")
-    root = tmp_path_factory.mktemp("llamacpp") / "data"
-    source = packaged_smollm2()
-    assert source is not None
-    Catalog(Paths(root).make().models).add(source, "small", engine="llamacpp")
-    return root
+    return entered(tmp_path_factory.mktemp("llamacpp") / "data")
 
 
 @pytest.fixture(scope="module")
@@ -120,11 +124,12 @@ def test_a_grammar_that_is_none_ends_the_request_and_nobody_else(home: House) ->
     assert home.runner("gpu") == gpu
 
 
-def test_eight_on_four_slots_with_kills(model: Path) -> None:
+@pytest.mark.usefixtures("model")
+def test_eight_on_four_slots_with_kills(tmp_path: Path) -> None:
     """All complete; whatever was shown at any moment is the beginning of what is shown in the end."""
     slots = "gpu_slots = 4\npool_tokens = 2048\ncontext = 2048\n"
-    with house(model, model="small", config=slots + CONFIG.replace("false", "true")) as home:
-        ids = [home.submit(f"Tell me about number {n}. " + STORY, max_tokens=40) for n in range(8)]
+    with house(entered(tmp_path / "data"), model="small", config=slots + CONFIG.replace("false", "true")) as home:
+        ids = [home.submit(f"Tell me about number {n}. " + STORY, max_tokens=24) for n in range(8)]
         shown: dict[str, str] = dict.fromkeys(ids, "")
         kills, next_kill = 2, time.monotonic() + 1.5
         while any(home.state(i) not in SETTLED for i in ids):
@@ -144,10 +149,11 @@ def test_eight_on_four_slots_with_kills(model: Path) -> None:
 
 
 @pytest.mark.prove
-def test_ten_times_there_and_back_leaves_nothing_behind(model: Path) -> None:
+@pytest.mark.usefixtures("model")
+def test_ten_times_there_and_back_leaves_nothing_behind(tmp_path: Path) -> None:
     """Less than 5 MiB a cycle in any process that lives on, no orphan process, no file without an owner."""
     eager = CONFIG.replace("return_to_gpu = false", "return_after_s = 0.1\nreturn_gain_s = -1.0")
-    with house(model, model="small", config=eager) as home:
+    with house(entered(tmp_path / "data"), model="small", config=eager) as home:
         assert home.process is not None
         sizes: list[dict[int, int]] = []
         seen: set[int] = set()

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
+from carded import Cards
 from desk import ROOT, HandClock
-from fake_nvml import GIB, Box, FakeCard, FakeEvent
+from fake_nvml import GIB, FakeCard, FakeEvent
 from house import House, house, until
 
-from runners import startup
 from runners.children import MONITOR_PAUSE_S, Child
 from runners.devices.base import Reading
 from runners.devices.simulated import SimulatedDevice
@@ -28,20 +27,6 @@ from store.settings import Settings, write_in_force
 
 SUPPORT = ROOT / "tests" / "support"
 GPU = "GPU-af7b61d8"
-
-
-class Cards:
-    """The file that the fake library of another process shows."""
-
-    def __init__(self, file: Path, *cards: FakeCard) -> None:
-        self.file = file
-        self.box = Box(list(cards))
-        self.write()
-
-    def write(self) -> None:
-        draft = self.file.with_suffix(".new")
-        draft.write_bytes(msgspec.json.encode(self.box))
-        draft.replace(self.file)
 
 
 class Watching:
@@ -280,40 +265,3 @@ def test_a_monitor_is_not_started_twice_within_a_minute(paths: Paths) -> None:
     finally:
         if child.process is not None:
             child.process.kill()
-
-
-# ---- before the first child ----
-
-
-def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *program: str) -> str:
-    monkeypatch.setattr(startup, "_DRIVER_NODES", (str(tmp_path),))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT, SUPPORT))))
-    startup.tell_of_cards((sys.executable, *program))
-    return caplog.text
-
-
-SHOW = (
-    "-c",
-    "from fake_nvml import *; FakeNvml(FakeCard('GPU-af7b61d8')).install(); import runners.devices.nvml as n; n.main()",
-)
-
-
-def test_a_real_card_is_told_honestly(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    text = told(caplog, monkeypatch, tmp_path, *SHOW)
-    assert "found NVIDIA Fake 4090 (GPU-af7b61d8)" in text
-    assert "nothing is computed on it" in text
-
-
-def test_a_driver_that_hangs_is_told(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(startup, "_LOOK_S", 0.2)
-    assert "cannot be asked" in told(caplog, monkeypatch, tmp_path, "-c", "import time; time.sleep(600)")
-
-
-def test_without_a_driver_nobody_is_asked(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    assert told(caplog, monkeypatch, tmp_path / "none", *SHOW) == ""

@@ -93,9 +93,10 @@ def test_an_undisturbed_answer_is_that_of_the_native_calls_in_order(
     assert host.pulses == [16, 11] + [1] * (UNITS - 1)
     assert [call for call in host.calls if call[0] != "pulse"] == [
         ("threads", 1),
+        ("ready", 27),
         *(call for done in (0, 2, 6, 14, 30) for call in (("threads", 1), ("chunk_size", done))),
     ]
-    assert host.calls[:4] == [("threads", 1), ("pulse", 16), ("pulse", 11), ("threads", 1)]
+    assert host.calls[:4] == [("threads", 1), ("pulse", 16), ("pulse", 11), ("ready", 27)]
 
 
 @BOTH

@@ -145,8 +145,9 @@ def test_what_the_embedded_engine_tells_is_what_its_logits_say(smollm2_file: Pat
         logits = list(bare.logits)
         place = told_place(tells, prompt, tuple(answer[:at]), (2,))
         assert place.told is not None
-        assert place.top == logits.index(max(logits)) == unit
-        whole = math.fsum(math.exp(one - max(logits)) for one in logits)
+        peak = max(logits)
+        assert place.top == logits.index(peak) == unit
+        whole = math.fsum(math.exp(one - peak) for one in logits)
         assert math.exp(place.told[unit]) == pytest.approx(1 / whole, rel=1e-6)
         assert 0.3 < sum(map(math.exp, place.told.values())) <= 1 + 1e-6
         bare.eval([unit], batch_size=16, threads=1)
@@ -272,6 +273,7 @@ def with_model(tmp_path_factory: pytest.TempPathFactory, smollm2_file: Path) -> 
 
 
 @pytest.mark.model
+@pytest.mark.prove
 def test_one_real_build_is_identical_to_itself(with_model: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     code, told = run(with_model, capsys, "ctransformers", "smollm2-135m", "--prompts", "5")
     assert (code, told["pair"], told["totals"]["free_same"]) == (equivalence.RECORDED, "identical", 5)
@@ -286,6 +288,7 @@ def test_another_model_is_none_without_being_computed(with_model: Paths, capsys:
 
 
 @pytest.mark.model
+@pytest.mark.prove
 def test_one_contract_does_not_make_paths_alike(with_model: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     code, told = run(with_model, capsys, "ctransformers", "null", "--model", "smollm2-135m", "--prompts", "5")
     assert (code, told["pair"], told["totals"]["agreed"]) == (equivalence.RECORDED, "none", 0)
@@ -293,6 +296,7 @@ def test_one_contract_does_not_make_paths_alike(with_model: Paths, capsys: pytes
 
 
 @pytest.mark.model
+@pytest.mark.prove
 def test_the_two_real_engines_are_faithful_to_each_other(
     with_model: Paths, capsys: pytest.CaptureFixture[str], need: Any
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from core.contract import kind_of
 from web.commands.failed import OK, UNWELL
 from web.commands.options import Commands, command, with_store
 from web.commands.terminal import document, note, size_text, table
@@ -30,6 +31,7 @@ _LITTLE_MEMORY: Final = 1 << 30
 _SLOW_SYNC_S: Final = 0.05
 _SYNCS: Final = 25
 _LOOK_S: Final = 30.0
+_ABILITY_S: Final = 60.0
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -174,12 +176,33 @@ def _accelerators(found: dict[str, Any]) -> Iterator[Finding]:
         return
     for device in found["devices"]:
         memory = f"{size_text(device['free_bytes'])} of {size_text(device['total_bytes'])} free"
-        text = f"{device['name']}, {memory}, driver {found['driver']}"
-        yield Finding("warn", "accelerator", text, f"It is seen, but no lane uses real GPUs yet; {simulate}")
+        text = f"{device['name']} ({device['id']}, kind {kind_of(device['name'])}), {memory}, driver {found['driver']}"
+        yield Finding("ok", "accelerator", text)
     if not found["devices"]:
         yield Finding(
             "warn", "accelerator", f"the driver {found['driver']} shows none", f"The CPU lane serves; {simulate}"
         )
+        return
+    for engine in ("llamacpp", "ctransformers"):
+        yield _on_cards(engine)
+
+
+def _on_cards(engine: str) -> Finding:
+    """Whether an engine can compute on a card; asked by a process of its own, as the service does at its start."""
+    what = f"{engine} on cards"
+    try:
+        look = subprocess.run(
+            [sys.executable, "-P", "-m", "runners.devices.backends", engine],
+            capture_output=True,
+            timeout=_ABILITY_S,
+            check=True,
+        )
+        found = msgspec.json.decode(look.stdout)
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError, msgspec.DecodeError) as error:
+        return Finding("warn", what, f"it cannot be asked: {error}", "Look at dmesg and nvidia-smi")
+    if found["usable"]:
+        return Finding("ok", what, "it can compute there")
+    return Finding("warn", what, found["why"], found["remedy"])
 
 
 def _models(root: Path) -> Iterator[Finding]:

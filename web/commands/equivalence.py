@@ -21,8 +21,8 @@ _PATHS: Final = """a path is one of
   ENGINE=URL           that engine's server, which runs already, such as llamacpp=http://127.0.0.1:8080
   MODEL                a model's id in the catalog, with the engine it is entered for
   upstream:NAME        a server that the settings name
-  ENGINE:KEY=VALUE,... options behind an engine or a model: slots=4 (requests at once), layers=99 and device=ID (on an
-                       accelerator, by the id that `failsoft doctor` shows), server=URL (the last one)
+  ENGINE:KEY=VALUE,... options behind an engine or a model: slots=4 (requests at once), layers=99 and device=KIND (on
+                       an accelerator, by the kind that `failsoft doctor` shows), server=URL (the last one)
 
 exit codes:
     0  measured and recorded, whatever the class is
