@@ -113,15 +113,20 @@ def recover(
     _leave_gpu_lane(tx, settings, served, gone, cause=started.seq)
 
 
-def greet(models: list[ModelEntry], device: Accelerator | None, address: str, paths: Paths) -> None:
+def greet(specs: list[RunnerSpec], device: Accelerator | None, address: str, paths: Paths) -> None:
     """Say in the log what is served, where, and on what."""
-    lanes = "the CPU lane only"
-    if device is not None:
-        where = "a simulated GPU lane" if device.simulated else f"a GPU lane on {device.name} ({device.id})"
-        lanes = f"{where} and a CPU lane"
-    names = ", ".join(model.id for model in models) or "no model"
+    lanes = {spec.device: spec.lane for spec in specs}
+    said = []
+    for where, lane in sorted(lanes.items(), key=lambda one: one[1], reverse=True):
+        if device is not None and where == device.id:
+            said.append("a simulated GPU lane" if device.simulated else f"a GPU lane on {device.name} ({device.id})")
+        elif where.startswith(UPSTREAM):
+            said.append(f"a {lane.upper()} lane on {where}")
+        else:
+            said.append("a CPU lane")
+    names = ", ".join(dict.fromkeys(spec.model for spec in specs)) or "no model"
     log.info("failsoft %s on %s", VERSION, address)
-    log.info("serving %s on %s; data in %s", names, lanes, paths.root)
+    log.info("serving %s on %s; data in %s", names, " and ".join(said) or "no lane", paths.root)
 
 
 def _lane(tx: Tx, settings: Settings, entry: ModelEntry, spec: RunnerSpec) -> LaneRow:

@@ -25,8 +25,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy.exc import DBAPIError
-
 from core import events as ev
 from core.errors import FailsoftError, NoSpace
 from runners import accelerator, startup, stops
@@ -37,18 +35,17 @@ from runners.deaths import after_death
 from runners.devices.base import OUT
 from runners.ground import address_of, bind, listen, lock_directory, require_loopback, usable
 from runners.hangs import Hangs
-from runners.keeper import sweep
 from runners.process import adopt_orphans, end_adopted, end_instance, oom_kills, resident_bytes
 from runners.pulse import Pulse
 from runners.residents import Residents
+from runners.upkeep import Upkeep
 from runners.xids import Xids
-from store import failover, promises, roster, snapshots
-from store.database import Paths, checkpoint, default_root, migrate, read_engine, write_engine
+from store import failover, promises, roster
+from store.database import Paths, default_root, migrate, read_engine
 from store.gate import Gate
 from store.house import drain
-from store.journal import Look, Tx
+from store.journal import Tx
 from store.settings import Settings, load, write_in_force
-from store.verify import anchors_file
 from store.writer import Writer
 
 log = logging.getLogger("failsoft")
@@ -57,7 +54,6 @@ TICK_S: Final = 0.05
 _CLOCKS_EVERY: Final = 4
 _BEATS_EVERY: Final = 20
 _RELEASES_KEPT_US: Final = 120_000_000
-_CHECKPOINT_S: Final = 20.0
 _WEB_GRACE_S: Final = 2.0
 
 
@@ -70,7 +66,6 @@ class Supervisor:
         self.policy = settings.policy
         self.stopping = threading.Event()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._last_checkpoint = time.monotonic()
         self._oom_kills = oom_kills()
         self._out: set[tuple[str, str]] = set()
         self._gone = False
@@ -104,7 +99,8 @@ class Supervisor:
         self._pass = {id(self.children[0]): listener.fileno()}
         self._address = address_of(self.settings.host, listener)
         self.hangs = Hangs(self.children, self.gate, self.policy, self.writer.clock)
-        startup.greet(models, device, self._address, self.paths)
+        self.upkeep = Upkeep(self.paths, self.children)
+        startup.greet(specs, device, self._address, self.paths)
         try:
             with read_engine(self.paths).connect() as connection:
                 driver = connection.connection.driver_connection
@@ -149,7 +145,8 @@ class Supervisor:
                 self._watch_directory()
                 self._guarded(self._beats)
                 self.hangs.web(self._address)
-                self._checkpoint_due()
+                if self.upkeep.tick():
+                    self._oom_kills = oom_kills()
                 end_adopted({child.pid for child in self.children}, self.paths.root)
             count += 1
 
@@ -274,41 +271,6 @@ class Supervisor:
 
         self._later(unit)
 
-    def _checkpoint_due(self) -> None:
-        if time.monotonic() - self._last_checkpoint < _CHECKPOINT_S:
-            return
-        self._last_checkpoint = time.monotonic()
-        self._oom_kills = oom_kills()
-        threading.Thread(target=self._checkpoint, name="checkpoint", daemon=True).start()
-
-    def _checkpoint(self) -> None:
-        """In a thread of its own: it waits for the gate, and the main thread never does."""
-        try:
-            with contextlib.ExitStack() as stack:
-                engine = write_engine(self.paths)
-                stack.callback(engine.dispose)
-                gate = Gate(self.paths.gate)
-                stack.callback(gate.close)
-                checkpoint(gate, engine)
-                self._anchor()
-                self._sweep()
-        except (sqlite3.Error, DBAPIError, OSError, FailsoftError) as error:
-            log.warning("no checkpoint now: %s", error)
-
-    def _sweep(self) -> None:
-        """Saved states that belong to nobody any more."""
-        runners = {child.id for child in self.children if child.process is not None}
-        with read_engine(self.paths).connect() as connection:
-            driver = connection.connection.driver_connection
-            assert isinstance(driver, sqlite3.Connection)
-            sweep(self.paths.snapshots, snapshots.names(Look(driver, 0)), runners)
-
-    def _anchor(self) -> None:
-        with read_engine(self.paths).connect() as connection:
-            seq, link = connection.exec_driver_sql("SELECT seq, hash FROM head WHERE id=1").one()
-        with anchors_file(self.paths).open("a") as file:
-            file.write(f"{seq} {link}\n")
-
     # ---- the end ------------------------------------------------------------------------------------------
 
     def stop(self, *_: object) -> None:
@@ -337,7 +299,7 @@ class Supervisor:
         self._later(lambda tx: startup.hand_back(tx, self.settings))
         self._later(lambda tx: tx.append("service", ev.ServiceStopped("asked"), actor="supervisor"))
         self.writer.close()
-        self._checkpoint()
+        self.upkeep.run()
         log.info("stopped")
 
     def _await_exits(self, children: list[Child], seconds: float) -> None:

@@ -131,7 +131,7 @@ def with_kind(home: House, request_id: str, kind: str) -> None:
 
 
 def test_one_that_lies_about_what_it_holds_ends_the_worker_and_is_never_used_again(home: House) -> None:
-    """The file is what was saved, but the engine does not find in it what it should: its memory is not to be trusted."""
+    """The file is what was saved, and the engine finds something else in it: its memory is not to be trusted."""
     request_id = home.submit("", prompt=TEXT, max_tokens=60)
     file = saved_file(home, request_id)
     lie(home, request_id, file)

@@ -1,4 +1,4 @@
-"""Promise 7: it goes back by itself. Work that was moved returns to the GPU lane, and nothing shown changes on the way."""
+"""Promise 7: it goes back by itself. Moved work returns to the GPU lane, and nothing shown changes on the way."""
 
 import signal
 from pathlib import Path
