@@ -179,6 +179,8 @@ class ReturnFacts(msgspec.Struct, frozen=True, tag="return", tag_field="kind"):
     """Predicted: a snapshot restored, or the prefix computed anew, over there."""
     cannot: bool = False
     """The GPU lane was seen to be unable to go on with text that was begun elsewhere."""
+    cpu_out: bool = False
+    """The CPU lane cannot work: whatever the way back costs, staying costs more."""
 
 
 Facts = AdmissionFacts | SafepointFacts | PoolFacts | ReturnFacts

@@ -2,18 +2,20 @@
 
 In this order; the first rule that applies decides:
 
-1. `return-off`          policy keeps work where it is.
-2. `gpu-still-out`       the GPU lane does not serve. `gpu-under-pressure`: it serves, and is short of memory.
-3. `gpu-busy`            others wait for that lane already; going back would only wait there.
-4. `pair-not-alike`      text was shown, and the two lanes are not proved alike enough for this request.
+1. `gpu-still-out`       the GPU lane does not serve, or none of its runners has the model.
+2. `pair-not-alike`      text was shown, and the two lanes are not proved alike enough for this request.
    `gpu-cannot-continue` text was shown, and the GPU lane was seen to be unable to go on with it.
-5. `too-soon`            it was moved only just now; each move doubles the wait, so that a device that comes and goes
+3. `gpu-is-back`         the CPU lane is out: it goes back, whatever the rest would say.
+4. `return-off`          policy keeps work where it is.
+5. `gpu-under-pressure`  the lane serves, and is short of memory.
+6. `gpu-busy`            others wait for that lane already; going back would only wait there.
+7. `too-soon`            it was moved only just now; each move doubles the wait, so that a device that comes and goes
                          does not toss work about.
-6. `rates-unknown`       how fast the lanes are was not measured yet, so whether it pays is not known.
-7. `not-worth-it`        less than the least gain would be saved, the takeover counted.
-8. `gpu-is-back`         it goes back.
+8. `rates-unknown`       how fast the lanes are was not measured yet, so whether it pays is not known.
+9. `not-worth-it`        less than the least gain would be saved, the takeover counted.
+10. `gpu-is-back`        it goes back.
 
-With a negative least gain rules 6 and 7 ask nothing: the CPU lane is wanted free.
+With a negative least gain rules 8 and 9 ask nothing: the CPU lane is wanted free.
 """
 
 from core.decision import Decision, Rejected, ReturnFacts
@@ -24,7 +26,7 @@ STAY = "stay-cpu"
 
 def decide(facts: ReturnFacts) -> Decision:
     """`return-gpu` or `stay-cpu`, with the reason against the other."""
-    obstacle = _lane(facts) or _request(facts) or _gain(facts)
+    obstacle = _possible(facts) or (None if facts.cpu_out else _lane(facts) or _worth(facts))
     if obstacle is not None:
         rule, why = obstacle
         return Decision(STAY, rule, facts, (Rejected(RETURN, why),))
@@ -43,11 +45,25 @@ def gain_s(facts: ReturnFacts) -> float | None:
     return facts.units_left / facts.cpu_tps - facts.units_left / facts.gpu_tps - facts.takeover_s
 
 
-def _lane(f: ReturnFacts) -> tuple[str, str] | None:
-    if not f.wanted:
-        return "return-off", "policy keeps work on the lane it was moved to"
+def _possible(f: ReturnFacts) -> tuple[str, str] | None:
+    """Rules 1 and 2: what stands in the way however much it is wanted."""
     if not f.gpu_serving:
         return "gpu-still-out", "the GPU lane does not serve"
+    if f.units == 0:
+        return None
+    if f.pair == "none":
+        return "pair-not-alike", "text was shown, and the two lanes are not proved to answer alike"
+    if f.failover == "identical" and f.pair != "identical":
+        return "pair-not-alike", "failover is `identical`, and the lanes are only `faithful`"
+    if f.cannot:
+        return "gpu-cannot-continue", "the GPU lane cannot go on with text that was begun elsewhere"
+    return None
+
+
+def _lane(f: ReturnFacts) -> tuple[str, str] | None:
+    """Rules 4 to 6: is it wanted, and has the lane room?"""
+    if not f.wanted:
+        return "return-off", "policy keeps work on the lane it was moved to"
     if f.spilling:
         return "gpu-under-pressure", "the device's memory has not been calm for long enough"
     if f.gpu_waiting >= f.gpu_slots:
@@ -55,18 +71,12 @@ def _lane(f: ReturnFacts) -> tuple[str, str] | None:
     return None
 
 
-def _request(f: ReturnFacts) -> tuple[str, str] | None:
-    if f.units:
-        if f.pair == "none":
-            return "pair-not-alike", "text was shown, and the two lanes are not proved to answer alike"
-        if f.failover == "identical" and f.pair != "identical":
-            return "pair-not-alike", "failover is `identical`, and the lanes are only `faithful`"
-        if f.cannot:
-            return "gpu-cannot-continue", "the GPU lane cannot go on with text that was begun elsewhere"
+def _worth(f: ReturnFacts) -> tuple[str, str] | None:
+    """Rules 7 to 9: does it pay?"""
     least = least_wait_s(f)
     if f.on_cpu_s < least:
         return "too-soon", f"it was moved {f.on_cpu_s:.1f} s ago, and stays {least:.0f} s at least"
-    return None
+    return _gain(f)
 
 
 def _gain(f: ReturnFacts) -> tuple[str, str] | None:
@@ -81,6 +91,8 @@ def _gain(f: ReturnFacts) -> tuple[str, str] | None:
 
 
 def _pays(f: ReturnFacts) -> str:
+    if f.cpu_out:
+        return "the CPU lane cannot work"
     gain = gain_s(f)
     if gain is None or f.least_gain_s < 0:
         return "the GPU lane takes it, and the CPU lane is wanted free"

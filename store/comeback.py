@@ -2,8 +2,6 @@
 
 from typing import Final
 
-import msgspec
-
 from core import events as ev
 from core import returning
 from core.decision import Decision, ReturnFacts
@@ -14,8 +12,10 @@ from store.claims import Fence
 from store.journal import Sees, Tx
 
 
-def decide(tx: Sees, state: RequestState, policy: Policy, takeover_s: float | None) -> Decision:
-    """Whether a request that runs on the CPU lane is to go back now; `takeover_s` is what that would cost."""
+def decide(
+    tx: Sees, state: RequestState, policy: Policy, takeover_s: float | None, *, cpu_out: bool = False
+) -> Decision:
+    """Whether a request on the CPU lane is to go back now; `takeover_s` is what that would cost."""
     gpu, cpu = laneviews.lane_row(tx, "gpu", state.model), laneviews.lane_row(tx, "cpu", state.model)
     device = gpu.device if gpu is not None else ""
     row = tx.execute("SELECT state FROM devices WHERE id=?", (device,)).fetchone()
@@ -40,6 +40,7 @@ def decide(tx: Sees, state: RequestState, policy: Policy, takeover_s: float | No
             gpu_tps=rates.rates_of(tx, "gpu", state.model).decode,
             takeover_s=takeover_s,
             cannot=_cannot(tx, state.id),
+            cpu_out=cpu_out,
         )
     )
 
@@ -57,8 +58,7 @@ def _cannot(tx: Sees, request_id: str) -> bool:
 
 def lane_out(tx: Tx, state: RequestState, policy: Policy, *, actor: str) -> bool:
     """Its CPU lane is out: it goes back where the GPU lane can take it, whatever that costs; False when it stays."""
-    at_any_price = msgspec.structs.replace(policy, return_to_gpu=True, return_gain_s=-1.0, return_after_s=1e-6)
-    decision = decide(tx, state, at_any_price, None)
+    decision = decide(tx, state, policy, None, cpu_out=True)
     if decision.action != returning.RETURN:
         return False
     tx.append(state.id, ev.Returned(decision.rule, state.units, decision), actor=actor)

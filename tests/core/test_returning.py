@@ -85,6 +85,18 @@ def test_each_way_to_go(changes: dict[str, Any]) -> None:
     assert decide(facts(**changes)).rule == "gpu-is-back"
 
 
+def test_where_the_cpu_lane_is_out_only_what_cannot_be_stands_in_the_way() -> None:
+    eager = {"cpu_out": True, "wanted": False, "gpu_waiting": 9, "on_cpu_s": 0.0, "gpu_tps": None, "spilling": True}
+    decision = decide(facts(**eager))
+    assert (decision.rule, decision.rejected[0].reason) == ("gpu-is-back", "the CPU lane cannot work")
+    for rule, change in (
+        ("gpu-still-out", {"gpu_serving": False}),
+        ("pair-not-alike", {"pair": "none"}),
+        ("gpu-cannot-continue", {"cannot": True}),
+    ):
+        assert decide(facts(**(eager | change))).rule == rule
+
+
 @given(st.integers(0, 100))
 def test_the_wait_doubles_with_each_move_and_stays_a_number(moves: int) -> None:
     wait = least_wait_s(facts(moves=moves))
