@@ -91,7 +91,7 @@ def test_requests_run_on_the_card_and_nothing_is_called_simulated(tmp_path: Path
         assert home.verify().ok
 
 
-@pytest.mark.parametrize("code", [31, 43])
+@pytest.mark.parametrize("code", [31, pytest.param(43, marks=pytest.mark.prove)])
 def test_a_failed_program_is_ended_and_its_card_stays(tmp_path: Path, cards: Cards, code: int) -> None:
     """The pair is not proved, and the device is sound: the same path goes on."""
     with carded(tmp_path / "data", cards) as home:
@@ -156,6 +156,7 @@ def test_a_card_that_fell_off_the_bus_is_lost_and_comes_back(tmp_path: Path, car
         assert home.verify().ok
 
 
+@pytest.mark.prove
 def test_a_slice_that_is_blind_and_one_that_hangs(tmp_path: Path) -> None:
     slices = [FakeSlice(SLICE, total=2 * GIB), FakeSlice("MIG-other", total=5 * GIB, gpu_instance=2)]
     cards = Cards(tmp_path / "cards.json", card(slices=slices))

@@ -142,7 +142,7 @@ def test_five_models_of_3_gib_take_turns_on_8_gib(tmp_path: Path) -> None:
     with house(tmp_path / "data", config=config, **options) as home, watched(home, 8 * GIB):  # type: ignore[arg-type]
         until(lambda: len(home.rows("SELECT 1 FROM lanes WHERE lane='gpu' AND resident=1")) == 2, "two to be loaded")
         ids = []
-        for number in range(30):
+        for number in range(20):
             model = MODELS[number * 7 % 5]
             ids.append(home.submit("", model=model, prompt=f"[[tps=200]] {number}", max_tokens=40))
             if number % 3 == 2:

@@ -1,36 +1,28 @@
 """A takeover begins with the saved state where there is one that can be trusted, and computes anew where there is none.
 
 The built-in model's prompts take time here, as a real model's do, so that its state is worth saving. What its answer
-must be is arithmetic, done again in this file.
+must be is arithmetic, done again for the tests.
 """
 
 import signal
 import struct
 from collections.abc import Iterator
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import pytest
 from house import House, house, until
+from null_answer import answer_to
 
 PREFILL = {"FAILSOFT_NULL_PREFILL_TPS": "1500"}
 """Tokens a second: 1,500 tokens take a second, twice the budget of what may be lost."""
 TEXT = "[[tps=50]] " + "word " * 300
-LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" + " " * 12
 CONFIG = """
 [policy]
 restart_backoff_s = 0.02
 restart_backoff_max_s = 0.1
 return_to_gpu = false
 """
-
-
-def answer_to(tokens: tuple[int, ...], units: int) -> str:
-    """The rule of the built-in model, written down a second time."""
-    seed = blake2b(struct.pack(f"<{len(tokens)}I", *tokens), digest_size=32).digest()
-    blocks = (blake2b(seed + block.to_bytes(8, "little")).digest() for block in range(units // 64 + 1))
-    return "".join(LETTERS[byte % 64] for byte in b"".join(blocks))[:units]
 
 
 @pytest.fixture
@@ -61,7 +53,7 @@ def test_the_cpu_lane_goes_on_from_the_saved_state(home: House) -> None:
     home.send(home.runner("gpu"), signal.SIGKILL)
     view = home.settled(request_id)
     assert view["state"] == "completed"
-    assert view["output"]["text"] == answer_to(tuple(TEXT.encode()), 100)
+    assert view["output"]["text"] == answer_to(TEXT, 100)
     ready = event(home, request_id, "PrefixReady")
     assert ready["data"]["way"] == "snapshot"
     assert ready["data"]["restored"] >= len(TEXT)
@@ -100,7 +92,7 @@ def test_what_was_harmed_is_not_used_and_the_answer_is_the_same(home: House, har
     home.send(home.runner("gpu"), signal.SIGKILL)
     view = home.settled(request_id)
     assert view["state"] == "completed"
-    assert view["output"]["text"] == answer_to(tuple(TEXT.encode()), 60)
+    assert view["output"]["text"] == answer_to(TEXT, 60)
     assert event(home, request_id, "SnapshotRejected")["data"]["reason"] == reason
     assert event(home, request_id, "PrefixReady")["data"]["way"] == "recomputed"
     # The next one is not harmed by it.
@@ -116,7 +108,7 @@ def test_one_of_another_kind_is_left_alone(home: House) -> None:
     with_kind(home, request_id, "null/0")
     home.send(home.runner("gpu"), signal.SIGKILL)
     view = home.settled(request_id)
-    assert view["output"]["text"] == answer_to(tuple(TEXT.encode()), 60)
+    assert view["output"]["text"] == answer_to(TEXT, 60)
     ready = event(home, request_id, "PrefixReady")
     assert (ready["data"]["way"], ready["data"]["note"]) == ("recomputed", "other-kind")
     assert "SnapshotRejected" not in home.types(request_id)
@@ -138,7 +130,7 @@ def test_one_that_lies_about_what_it_holds_ends_the_worker_and_is_never_used_aga
     home.send(home.runner("gpu"), signal.SIGKILL)
     view = home.settled(request_id)
     assert view["state"] == "completed"
-    assert view["output"]["text"] == answer_to(tuple(TEXT.encode()), 60)
+    assert view["output"]["text"] == answer_to(TEXT, 60)
     assert event(home, request_id, "SnapshotRejected")["data"]["reason"] == "not-restored"
     kinds = [found["data"]["kind"] for found in home.events(request_id) if found["type"] == "FaultSeen"]
     assert kinds == ["killed", "restore-failed"]
@@ -165,7 +157,7 @@ def test_an_orderly_stop_saves_and_the_next_run_begins_there(home: House) -> Non
     assert home.stop() == 0
     home.start(PREFILL)
     view = home.settled(request_id)
-    assert view["output"]["text"] == answer_to(tuple(TEXT.encode()), 200)
+    assert view["output"]["text"] == answer_to(TEXT, 200)
     assert event(home, request_id, "PrefixReady")["data"]["way"] == "snapshot"
 
 
@@ -185,5 +177,5 @@ def test_no_room_for_it_means_going_on_without(tmp_path: Path) -> None:
         request_id = home.submit("", prompt="[[tps=50]] none", max_tokens=30)
         until(lambda: home.units(request_id) >= 6, "six units")
         home.send(home.runner("gpu"), signal.SIGKILL)
-        assert home.settled(request_id)["output"]["text"] == answer_to(tuple(b"[[tps=50]] none"), 30)
+        assert home.settled(request_id)["output"]["text"] == answer_to("[[tps=50]] none", 30)
         assert "SnapshotSaved" not in home.types(request_id)

@@ -13,7 +13,7 @@ from core.words import PairClass
 from store import claims, commands, laneviews, proofs
 from store.journal import Tx
 
-CARD = PathFacts("e/1", CONTRACT, "GPU-1")
+CARD = PathFacts("e/1", CONTRACT, "a-card")
 HOST = PathFacts("e/2", CONTRACT, "host")
 
 
