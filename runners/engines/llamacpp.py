@@ -13,6 +13,7 @@ from pathlib import Path
 
 from core.errors import EngineFault, ModelFileError
 from runners.engines.base import Capabilities, GenerateWork, Host, Loaded, LoadPlan, Sequence
+from runners.engines.checks import check_work
 from runners.engines.kvstate import kv_format
 from runners.engines.llamasequence import SlotSequence
 from runners.engines.llamaserver import PACKAGE, Server, serve
@@ -74,7 +75,7 @@ class _Loaded:
         """Check the work, and lend it a slot; nothing is evaluated before the first chunk is asked for."""
         if self._closed:
             raise EngineFault("The model was closed; load it again.")
-        _check(work, context=self._plan.context, vocabulary=self._server.vocabulary)
+        check_work(work, context=self._plan.context, vocabulary=self._server.vocabulary)
         return SlotSequence(self._slots.lend(), work, host)
 
     def at_rest(self, sequence: Sequence) -> bool:
@@ -112,17 +113,3 @@ class _Loaded:
             self._server.at.close()
             self._slots.close()
             self._server.close()
-
-
-def _check(work: GenerateWork, *, context: int, vocabulary: int) -> None:
-    if not work.prompt:
-        raise EngineFault("The prompt has no tokens; there is nothing to continue.")
-    if len(work.done) > work.max_units:
-        raise EngineFault(f"{len(work.done)} units are done already, more than the {work.max_units} wanted.")
-    if len(work.prompt) + work.max_units > context:
-        raise EngineFault(
-            f"{len(work.prompt)} prompt tokens and {work.max_units} units do not fit a context of {context} tokens."
-        )
-    for token in (*work.prompt, *work.done):
-        if not 0 <= token < vocabulary:
-            raise EngineFault(f"Token id {token} is outside the model's vocabulary of {vocabulary}.")

@@ -48,6 +48,7 @@ from runners.engines.base import (
     Snapshot,
     Way,
 )
+from runners.engines.checks import check_work
 
 END = 256
 """The id that ends an answer."""
@@ -103,15 +104,7 @@ class _Loaded:
 
     def begin(self, work: GenerateWork, host: Host) -> Sequence:
         """Check the work as a real engine must, then hand out its chunks."""
-        if not work.prompt:
-            raise EngineFault("The prompt has no tokens; there is nothing to continue.")
-        if len(work.done) > work.max_units:
-            raise EngineFault(f"{len(work.done)} units are done already, more than the {work.max_units} wanted.")
-        if len(work.prompt) + work.max_units > self._plan.context:
-            raise EngineFault(
-                f"{len(work.prompt)} prompt tokens and {work.max_units} units do not fit a context of"
-                f" {self._plan.context} tokens."
-            )
+        check_work(work, context=self._plan.context)
         return _Sequence(work, host, _read_orders(work.prompt, self._speed), self._prefill)
 
     def at_rest(self, sequence: Sequence) -> bool:  # noqa: ARG002 -- the same for all

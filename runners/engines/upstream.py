@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Literal
 
-from core.errors import EngineFault
+from core.errors import EngineFault, Unworkable
 from runners.engines.answers import Answer
 from runners.engines.asking import Ask, Continues, ask_for
 from runners.engines.base import (
@@ -27,6 +27,7 @@ from runners.engines.base import (
     Ready,
     Sequence,
 )
+from runners.engines.checks import check_work
 from runners.engines.openaihttp import Stream
 from runners.engines.spelling import Speller
 from runners.engines.tryout import Server, canary, continues_as_declared, reach
@@ -191,16 +192,9 @@ class _Loaded:
 
 
 def _check(work: GenerateWork, context: int) -> None:
-    if not work.prompt:
-        raise EngineFault("The prompt has no tokens; there is nothing to continue.")
-    if len(work.done) > work.max_units:
-        raise EngineFault(f"{len(work.done)} units are done already, more than the {work.max_units} wanted.")
-    if len(work.prompt) + work.max_units > context:
-        raise EngineFault(
-            f"{len(work.prompt)} prompt tokens and {work.max_units} units do not fit a context of {context} tokens."
-        )
+    check_work(work, context=context)
     if work.constraint is not None:
-        raise EngineFault("An upstream cannot hold an answer to a grammar.")
+        raise Unworkable("An upstream cannot hold an answer to a grammar.")
 
 
 def _capabilities(continues: Continues) -> Capabilities:
