@@ -124,6 +124,18 @@ def test_a_grammar_that_is_none_ends_the_request_and_nobody_else(home: House) ->
     assert home.runner("gpu") == gpu
 
 
+def test_a_cancel_in_a_long_prompt_is_obeyed_and_the_worker_lives(home: House) -> None:
+    gpu = home.runner("gpu")
+    request_id = home.submit("", prompt=STORY * 60, max_tokens=16)
+    until(lambda: home.rows("SELECT 1 FROM requests WHERE id=? AND running=1", request_id), "the start")
+    assert home.client.post(f"/api/requests/{request_id}/cancel", json={}).status_code == 202
+    assert home.settled(request_id)["state"] == "cancelled"
+    assert home.units(request_id) == 0
+    after = home.settled(home.submit("", prompt=STORY, max_tokens=8))
+    assert (after["state"], after["lane"]) == ("completed", "gpu")
+    assert home.runner("gpu") == gpu
+
+
 @pytest.mark.usefixtures("model")
 def test_eight_on_four_slots_with_kills(tmp_path: Path) -> None:
     """All complete; whatever was shown at any moment is the beginning of what is shown in the end."""
