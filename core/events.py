@@ -14,6 +14,7 @@ from core.house_events import (
     DeviceBack,
     DeviceFound,
     DeviceLost,
+    DrainAsked,
     EquivalenceProved,
     EvictAsked,
     Evicted,
@@ -97,6 +98,7 @@ OTHER_EVENTS: Final[tuple[type[Event], ...]] = (
     RunnerExited,
     EquivalenceProved,
     ServiceStarted,
+    DrainAsked,
     ServiceStopped,
 )
 TYPES: Final[dict[str, type[Event]]] = {cls.__name__: cls for cls in REQUEST_EVENTS + OTHER_EVENTS}
@@ -147,6 +149,7 @@ __all__ = [
     "DeviceBack",
     "DeviceFound",
     "DeviceLost",
+    "DrainAsked",
     "EffectDelivered",
     "EquivalenceProved",
     "Event",

@@ -288,5 +288,6 @@ _SENTENCES: Final[Mapping[type[ev.Event], Callable[..., str]]] = {
     ev.PressureFell: lambda e: f"Memory is free again, {mib(e.used)} of {mib(e.total)} are in use: new work returns.",
     ev.RunnerExited: _exited,
     ev.ServiceStarted: lambda e: f"Service {e.version} started (pid {e.pid}, SQLite {e.sqlite}).",
+    ev.DrainAsked: lambda e: f"Everything is to be brought to safety, and nothing new is accepted: {e.reason}.",
     ev.ServiceStopped: lambda e: f"Service stopped: {reason(e.reason)}.",
 }

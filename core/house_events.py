@@ -161,6 +161,12 @@ class ServiceStarted(Event, frozen=True):
     sqlite: str
 
 
+class DrainAsked(Event, frozen=True):
+    """Somebody wants everything safe: nothing new is accepted, and running work stops at its next checkpoint."""
+
+    reason: str
+
+
 class ServiceStopped(Event, frozen=True):
     """The service ended in an orderly way."""
 

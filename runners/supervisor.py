@@ -33,6 +33,7 @@ from runners.children import Child, Exit, RunnerSpec
 from runners.clocks import Clocks, device_back
 from runners.deaths import after_death
 from runners.devices.base import OUT
+from runners.drain import Drain
 from runners.ground import address_of, bind, listen, lock_directory, require_loopback, usable
 from runners.hangs import Hangs
 from runners.process import adopt_orphans, end_adopted, end_instance, oom_kills, resident_bytes
@@ -105,6 +106,7 @@ class Supervisor:
             with read_engine(self.paths).connect() as connection:
                 driver = connection.connection.driver_connection
                 assert isinstance(driver, sqlite3.Connection)
+                self.drain = Drain(self.children, driver, self.policy)
                 self.clocks = Clocks(driver, self._later, self.policy, self.writer.clock)
                 self.residents = self._residents(device.id if device else "", driver)
                 self.xids = Xids(device.id if device else "", self.children, driver, self.writer.clock)
@@ -230,6 +232,8 @@ class Supervisor:
 
     def _clocks(self) -> None:
         self.clocks.tick()
+        if self.drain.tick():
+            return
         self.residents.tick()
         self.xids.tick()
         for runner in self.clocks.disobeyed():

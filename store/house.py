@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from core import events as ev
 from store.journal import Sees, Tx
 
 _OF_ONE_RUN: Final = ("runners", "readings", "lanes", "reservations", "releases")
@@ -17,6 +18,19 @@ def clear_run(tx: Tx) -> None:
 def drain(tx: Tx) -> None:
     """From here on nothing new is admitted."""
     tx.execute("INSERT INTO service (key, value) VALUES ('draining','1') ON CONFLICT (key) DO UPDATE SET value='1'")
+
+
+def ask_drain(tx: Tx, reason: str, *, actor: str) -> None:
+    """The same, because somebody wants everything safe; said once in the journal."""
+    if not draining(tx):
+        tx.append("service", ev.DrainAsked(reason), actor=actor)
+        drain(tx)
+
+
+def draining(tx: Sees) -> bool:
+    """Whether nothing new is admitted any more."""
+    row = tx.execute("SELECT value FROM service WHERE key='draining'", ()).fetchone()
+    return row is not None and row[0] == "1"
 
 
 def put_reading(tx: Tx, device: str, at_us: int, document: str) -> None:

@@ -294,6 +294,11 @@ class Reader:
         statement = select(tables.requests.c.state, func.count()).group_by(tables.requests.c.state)
         return {row[0]: row[1] for row in await self._rows(statement)}
 
+    async def running(self) -> int:
+        """How many requests somebody works on, by the record."""
+        statement = select(func.count()).select_from(tables.requests).where(tables.requests.c.running == 1)
+        return int((await self._rows(statement))[0][0])
+
     async def flag(self, key: str) -> str | None:
         """A value of the service table, such as `draining`."""
         rows = await self._rows(select(tables.service.c.value).where(tables.service.c.key == key))

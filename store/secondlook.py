@@ -16,7 +16,7 @@ from core.decision import AdmissionFacts, Decision, SafepointFacts
 from core.ledger import overdrawn
 from core.policy import Policy
 from core.state import RequestState
-from store import laneviews, promises, reservations
+from store import house, laneviews, promises, reservations
 from store.journal import Tx
 
 Outcome = Literal["go", "wait", "stuck", "moved"]
@@ -30,14 +30,13 @@ def facts_for(
     need = reservations.need_of(tx, "gpu", model)
     accounted = gpu is not None and need is not None
     cpu_need = reservations.need_of(tx, "cpu", model)
-    draining = tx.execute("SELECT value FROM service WHERE key='draining'").fetchone()
     tokens = prompt_tokens + max_units
     takes = gpu is not None and need is not None and need.bytes_for(tokens) > 0
     return AdmissionFacts(
         prompt_tokens=prompt_tokens,
         max_units=max_units,
         failover=failover,  # type: ignore[arg-type]  # callers hold one of the words
-        draining=bool(draining and draining[0] == "1"),
+        draining=house.draining(tx),
         gpu=laneviews.lane_facts(tx, "gpu", model, policy.gpu_queue_limit),
         cpu=laneviews.lane_facts(tx, "cpu", model, policy.cpu_queue_limit),
         device=reservations.device_facts(tx, gpu.device, policy, without=request_id) if gpu and accounted else None,

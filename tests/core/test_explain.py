@@ -33,6 +33,7 @@ OTHERS = [
     ev.RunnerExited(15, None, "cancel-ignored"),
     ev.EquivalenceProved("a/1@host", "b/2@host", "c", "faithful", 12, 9, 500, 497, 0.001),
     ev.ServiceStarted("0.1.0", 12, "3.40.1"),
+    ev.DrainAsked("the disk is to be changed"),
     ev.ServiceStopped("asked"),
 ]
 ALL = [sample(cls.__name__) for cls in ev.REQUEST_EVENTS] + OTHERS

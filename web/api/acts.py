@@ -1,5 +1,7 @@
-"""What a caller may do to a request that exists: cancel, resume, erase."""
+"""What a caller may do to a request that exists: cancel, resume, erase; and to the whole service: drain it."""
 
+import asyncio
+import time
 from typing import Any, Final, Literal
 
 import msgspec
@@ -7,11 +9,15 @@ from litestar import Response, delete, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from store import commands
+from core.errors import Malformed, Reduced
+from core.words import ACTIVE
+from store import commands, house
 from web import admit
 from web.api.answers import Call, answer, read_raw, request_headers
 from web.services import OWNER, Services
 
+MAX_REASON: Final = 500
+_LOOK_S: Final = 0.05
 ACTOR: Final = f"caller-{OWNER}"
 
 
@@ -55,4 +61,31 @@ async def erase(services: NamedDependency[Services], request_id: FromPath[str]) 
     await services.write(lambda tx: commands.erase(tx, request_id, actor=ACTOR))
 
 
-HANDLERS: Final = [cancel, resume, erase]
+class DrainBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why, for the record."""
+
+    reason: str = "it was asked for"
+
+
+@post("/api/drain")
+async def drain(request: Call, services: NamedDependency[Services]) -> Response[bytes]:
+    """Accept nothing new and bring everything to safety: 200 only when nothing runs any more. Repeats wait on.
+
+    Raises `Reduced` when that takes longer than a call may wait.
+    """
+    body = admit.convert(await _value(request, services), DrainBody)
+    if not 1 <= len(body.reason.strip()) <= MAX_REASON:
+        raise Malformed(f"a reason has 1 to {MAX_REASON} characters", param="reason")
+    await services.write(lambda tx: house.ask_drain(tx, body.reason.strip(), actor=ACTOR))
+    until = time.monotonic() + services.settings.policy.max_wait_s
+    while running := await services.reader.running():
+        if time.monotonic() > until:
+            raise Reduced(
+                f"{running} requests still run; ask again, they stop at their next checkpoint", code="draining"
+            )
+        await asyncio.sleep(_LOOK_S)
+    counts = await services.reader.counts()
+    return answer({"drained": True, "waiting": sum(counts.get(state, 0) for state in ACTIVE), "requests": counts})
+
+
+HANDLERS: Final = [cancel, resume, erase, drain]

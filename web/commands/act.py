@@ -1,4 +1,4 @@
-"""`failsoft cancel` and `failsoft resume`: what a caller may do to a request that exists."""
+"""`failsoft cancel`, `resume` and `drain`: what a caller may do to a request that exists, and to the whole service."""
 
 import argparse
 from typing import Any
@@ -26,6 +26,19 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--deadline", type=float, metavar="SECONDS", help="cancel it when it takes longer")
     parser.add_argument("--watch", action="store_true", help="then follow it until it settles")
     with_service(parser)
+    parser = command(commands, "drain", drain, "accept nothing new, and wait until everything is safe")
+    parser.add_argument("--reason", default="it was asked for", help="why, for the record (default: %(default)s)")
+    with_service(parser)
+
+
+def drain(args: argparse.Namespace) -> int:
+    """Bring everything to safety; the service works again after its next start."""
+    told = client_of(args).post("/api/drain", {"reason": args.reason})
+    if args.json:
+        document(told)
+    else:
+        print(f"drained: nothing runs any more, {told['waiting']} requests wait for the next start")
+    return OK
 
 
 def cancel(args: argparse.Namespace) -> int:
