@@ -48,7 +48,7 @@ from runners.keeper import Keeper
 from runners.loading import UPSTREAM, Loading, Place, build_of
 from runners.onboard import NotOnDevice
 from runners.pool import Pool
-from runners.process import die_with_parent, usable_cores
+from runners.process import be_ended_first, die_with_parent, usable_cores
 from runners.pulse import Phase, Pulse
 from runners.work import Work, patient
 from store import claims, rates
@@ -339,6 +339,7 @@ def main() -> None:
     parser.add_argument("--parent", type=int, required=True)
     args = parser.parse_args()
     die_with_parent(args.parent)
+    be_ended_first()
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {args.id}: %(message)s")
     paths = Paths(Path(args.data))
     entry = Catalog(paths.models).get(args.model)

@@ -122,3 +122,14 @@ def test_cancel_against_completion_ends_once(null_house: House) -> None:
         ends = [t for t in null_house.types(request_id) if t in {"Completed", "Cancelled"}]
         assert len(ends) == 1
     assert outcomes == {"completed", "cancelled"}
+
+
+def test_when_memory_runs_out_a_runner_is_ended_before_supervisor_and_web(null_house: House) -> None:
+    """By the kernel's own reckoning, which it is asked for."""
+
+    def wish(pid: int | None) -> int:
+        return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+    assert null_house.process is not None
+    others = max(wish(null_house.process.pid), wish(null_house.child("web.app")))
+    assert min(wish(null_house.runner("gpu")), wish(null_house.runner("cpu"))) > others
