@@ -55,7 +55,7 @@ bench: setup ## measure, and print the figures with the machine they were measur
 	$(BIN)/python -m bench $(ARGS)
 
 screenshots: setup ## save every page, light and dark, desktop and phone (OUT=DIR)
-	PYTHONPATH=. $(BIN)/python bench/screenshots.py $(OUT)
+	PYTHONPATH=. $(BIN)/python -P bench/screenshots.py $(OUT)
 
 prove: setup ## the long proofs: hours (KILLS=10000)
 	FAILSOFT_KILLS=$(KILLS) $(BIN)/pytest tests/promises

@@ -97,7 +97,7 @@ _RULES: Final[Mapping[str, str]] = {
     "blocks-on-their-way": "place in the shared cache is on its way",
     "last-in-turn": "nobody after it in turn could be asked for a place in the shared cache",
     "pool-full": "the shared cache was full, and it was the last in turn",
-    "gpu-is-back": "the GPU lane takes it again, and that pays",
+    "gpu-is-back": "the GPU lane takes it again",
     "gpu-ready": "the GPU lane serves and has room",
 }
 

@@ -99,3 +99,11 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Largest JSON body; beyond it 413."""
     idempotency_s: Positive = 86400.0
     """Time for which an idempotency key is remembered, at least."""
+    webhook_timeout_s: Positive = 15.0
+    """Time for one attempt to deliver a notice, resolving the name included."""
+    webhook_tries: Count = 16
+    """Attempts after which a notice is given up."""
+    webhook_backoff_s: Positive = 5.0
+    """Longest pause after the first failed attempt; doubles with each further one, and chance takes up to half off."""
+    webhook_backoff_max_s: Positive = 6 * 3600.0
+    """Longest pause between two attempts."""

@@ -69,7 +69,7 @@ def decide(facts: PoolFacts) -> Decision:
     coming = sum(seat.held for seat in facts.seats if seat.leaving)
     before = _awaited(facts.seats, mine)
     more = facts.wants - mine.held
-    short = f"{more} more are needed, {before} are kept for those before it, {free} of {facts.blocks} are free"
+    short = f"it needs {more} more blocks; {free} of {facts.blocks} are free, {before} are kept for those before it"
     if more <= 0 or more + before <= free:
         return Decision(GROW, "blocks-free", facts, (Rejected(PREEMPT, f"{free} blocks are free"),))
     if more + before <= free + coming:

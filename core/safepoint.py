@@ -17,7 +17,7 @@ In this order; the first rule that applies decides:
 10. `restart-nothing-shown`   no unit is durable: start from the prompt on the CPU. Nothing can be contradicted.
 11. `boundary-passed`    the caller allows a move only before the first unit: stop honestly.
 12. `pair-none`, `pair-below-demand`   the CPU path is not proved alike enough: back to the GPU lane where the device is
-    sound, else stop honestly.
+    sound and its worker can be brought up, else stop honestly.
 13. `continue-identical`, `continue-faithful`   go on from the checkpoint on the CPU.
 
 Not here: what counts as a fault (the shell gathers that), what the caller is told (explain).
@@ -39,6 +39,8 @@ def decide(facts: SafepointFacts) -> Decision:
 
 
 _Ruling = tuple[str, str, list[tuple[str, str]]]
+_LANE_OUT = frozenset({"load-failed", "not-on-device"})
+"""Kinds that say the lane's worker cannot be brought up: whoever went back there would wait for nobody knows what."""
 _STAYS = frozenset({"never", "gpu-only"})
 _CHANGE = "it would change or repeat text that was shown"
 
@@ -120,7 +122,7 @@ def _moved(f: SafepointFacts) -> _Ruling:
     if unlike is not None:
         rule, why = unlike
         rejected = [(CONTINUE, why), (RESTART, _CHANGE)]
-        if f.fault in {"worker", "slow"}:
+        if f.fault in {"worker", "slow"} and f.fault_kind not in _LANE_OUT:
             return REQUEUE, rule, rejected
         return FAIL, rule, [*rejected, (REQUEUE, "the GPU lane cannot take it again")]
     return CONTINUE, f"continue-{f.pair}", [(RESTART, _CHANGE), wait]

@@ -127,7 +127,10 @@ def _move_all(
         fault = ev.FaultSeen(fault_class, kind, "gpu", state.runner or "", device)  # type: ignore[arg-type]
         seen_decision = decide(tx, state, fault, policy)
         if seen_decision.action == safepoint.REQUEUE and not state.running:
-            continue  # it waits where it is; nothing changes for it
+            # It waits where it is; for what, is said once.
+            if state.waits_for != kind and not state.cancel_asked:
+                tx.append(request_id, ev.Replanned(kind, seen_decision), actor=actor, cause=cause)
+            continue
         after_fault(tx, request_id, fault, policy, actor=actor, cause=cause)
 
 

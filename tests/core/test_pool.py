@@ -132,7 +132,7 @@ def test_a_decision_says_what_was_short_and_can_be_asked_again() -> None:
     decision = pool.decide(facts)
     told = {rejected.action: rejected.reason for rejected in decision.rejected}
     assert told == {
-        "grow": "3 more are needed, 0 are kept for those before it, 1 of 10 are free",
+        "grow": "it needs 3 more blocks; 1 of 10 are free, 0 are kept for those before it",
         "wait": "r2 is after it",
     }
     assert decide_again(decision) == decision

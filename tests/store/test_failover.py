@@ -194,7 +194,8 @@ def test_without_a_cpu_lane_what_can_wait_waits(bare: Desk) -> None:
     lose(bare)
     assert outcome(bare, shown) == ("resumable-error", "Failed", "no-cpu-lane")
     assert outcome(bare, started) == ("admitted", "Requeued", "no-cpu-lane")
-    assert bare.types(waiting) == ["Admitted"]
+    assert bare.types(waiting) == ["Admitted", "Replanned"]
+    assert bare.state(waiting).waits_for == "device-lost"
     assert bare.claim() is None
     bare.run(lambda tx: tx.append("device-sim-0", ev.DeviceBack("back", 2), actor="test"))
     assert bare.take().state.id == started
@@ -205,7 +206,10 @@ def test_a_lane_that_cannot_load_sends_its_queue_on(desk: Desk) -> None:
     only = desk.admit(failover="gpu-only")
     desk.run(lambda tx: failover.lane_lost(tx, MODEL, "sim-0", "load-failed", desk.policy, actor="test"))
     assert desk.state(waiting).state == "rerouted-cpu"
-    assert desk.types(only) == ["Admitted"], "a sound device: it waits where it is"
+    assert desk.types(only) == ["Admitted", "Replanned"], "a sound device: it waits where it is, and for what is told"
+    assert desk.state(only).waits_for == "load-failed"
+    desk.run(lambda tx: failover.lane_lost(tx, MODEL, "sim-0", "load-failed", desk.policy, actor="test"))
+    assert desk.types(only) == ["Admitted", "Replanned"], "once"
     assert desk.ask("SELECT serving, out_reason FROM lanes WHERE lane='gpu'") == [(0, "load-failed")]
     desk.run(lambda tx: laneviews.set_serving(tx, "gpu", MODEL, None, actor="test"))
     assert desk.types("lane-gpu") == ["LaneOut", "LaneIn"]

@@ -10,7 +10,7 @@ from core import events as ev
 from core.contract import PathFacts
 from core.replay import redecide
 from core.words import PairClass
-from store import claims, commands, laneviews, proofs
+from store import claims, commands, failover, laneviews, proofs
 from store.journal import Tx
 
 CARD = PathFacts("e/1", CONTRACT, "a-card")
@@ -135,3 +135,12 @@ def test_a_pair_on_the_host_loses_what_a_rule_gave_it(desk: Desk) -> None:
     assert desk.run(lambda tx: laneviews.pair(tx, MODEL)) == "faithful"
     keep(desk, "identical", here, here)
     assert desk.run(lambda tx: laneviews.pair(tx, MODEL)) == "identical"
+
+
+def test_a_lane_whose_worker_cannot_be_brought_up_leaves_nobody_waiting(unlike: Desk) -> None:
+    """Shown text, no proof: back to the card while its worker dies; honest, once nobody comes up there any more."""
+    request = shown(unlike)
+    unlike.fault(request)
+    assert (unlike.state(request).state, rule(unlike, request)) == ("checkpointed", "pair-none")
+    unlike.run(lambda tx: failover.lane_lost(tx, MODEL, "GPU-1", "load-failed", unlike.policy, actor="test"))
+    assert (unlike.state(request).state, rule(unlike, request)) == ("resumable-error", "pair-none")

@@ -17,7 +17,7 @@ from web.commands.terminal import document, for_stdout, note
 
 Frame = dict[str, Any]
 
-_QUIET: Final = frozenset({"Admitted", "Checkpointed", "Completed", "EffectDelivered"})
+_QUIET: Final = frozenset({"Admitted", "Checkpointed", "SnapshotSaved", "Completed", "EffectDelivered"})
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:

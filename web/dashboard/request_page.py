@@ -188,7 +188,7 @@ def _facts(state: RequestState, history: Sequence[Recorded]) -> tuple[Fact, ...]
         Fact("Attempt", str(state.attempt) if state.attempt else "none yet"),
         Fact("Failover", state.failover if isinstance(first, ev.Admitted) else NONE),
         Fact("Prompt", f"{state.prompt_tokens} tokens"),
-        Fact("Saved state", _saved(history), "what a takeover would begin with"),
+        Fact("Saved state", NONE if state.settled_us else _saved(history), "what a takeover would begin with"),
         Fact("Ended by", state.finish_reason or state.ended_by or NONE),
     )
 

@@ -67,6 +67,8 @@ class Entry(msgspec.Struct, frozen=True):
     key: str
     rows: tuple[EventRow, ...]
     folded: int
+    summary: str = ""
+    """What the last checkpoint of the run says."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -134,7 +136,8 @@ def _folded(rows: Sequence[EventRow]) -> tuple[Entry, ...]:
             continue
         if len(run) >= _FOLD_FROM:
             count = sum(one.type == "Checkpointed" for one in run)
-            entries.append(Entry(f"run-v{run[0].version}", tuple(run), count))
+            last = next((one.sentence for one in reversed(run) if one.type == "Checkpointed"), run[-1].sentence)
+            entries.append(Entry(f"run-v{run[0].version}", tuple(run), count, last))
         else:
             entries += [Entry(f"v{one.version}", (one,), 0) for one in run]
         run = []
