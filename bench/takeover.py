@@ -21,9 +21,8 @@ MANY = "gpu_slots = 4\npool_tokens = 4096\n" + CONFIG
 _POLL_S = 0.0005
 
 
-def long_body(number: int) -> dict[str, Any]:
-    """A call whose prompt begins otherwise each time, so that nothing is there already."""
-    return {"model": REAL, "prompt": f"{number}. {LONG}", "max_tokens": 80, "temperature": 0.0, "seed": 7}
+BODY: dict[str, Any] = {"model": REAL, "prompt": LONG, "max_tokens": 80, "temperature": 0.0, "seed": 7}
+"""The same each time: a runner begins every answer in an empty slot, and the GPU lane's is a new one after each kill."""
 
 
 def tokens_of(made: Service, request_id: str) -> list[int]:
@@ -38,11 +37,11 @@ def settle(made: Service, request_id: str) -> None:
     until(lambda: made.rows(sql, request_id), f"{request_id} to end")
 
 
-def kill_once(made: Service, number: int, *, saved: bool) -> tuple[float, str, list[int]]:
+def kill_once(made: Service, *, saved: bool) -> tuple[float, str, list[int]]:
     """Milliseconds to the first new durable token, the way that was taken, and the answer."""
     made.runner("gpu")
     made.runner("cpu")
-    request_id = made.submit(**long_body(number))
+    request_id = made.submit(**BODY)
     sql = "SELECT json_extract(doc, '$.units') FROM requests WHERE id=?"
     until(lambda: (made.rows(sql, request_id)[0][0] or 0) >= KILL_AT, f"{request_id} to reach token {KILL_AT}")
     if not saved:
@@ -64,11 +63,11 @@ def takeovers(count: int, without: int) -> tuple[list[float], list[float], int, 
     times: dict[str, list[float]] = {"snapshot": [], "recomputed": []}
     same = 0
     with service(model=REAL, config=CONFIG) as made:
+        made.runner("gpu")
+        alone = made.submit(**BODY)
+        settle(made, alone)
         for number in range(count + without):
-            made.runner("gpu")
-            alone = made.submit(**long_body(number))
-            settle(made, alone)
-            took, way, answer = kill_once(made, number, saved=number < count)
+            took, way, answer = kill_once(made, saved=number < count)
             times[way].append(took)
             same += answer == tokens_of(made, alone)
         size = made.client.get(f"/api/requests/{alone}").json()["usage"]["prompt_tokens"]
