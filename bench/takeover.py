@@ -22,7 +22,7 @@ _POLL_S = 0.0005
 
 
 BODY: dict[str, Any] = {"model": REAL, "prompt": LONG, "max_tokens": 80, "temperature": 0.0, "seed": 7}
-"""The same each time: a runner begins every answer in an empty slot, and the GPU lane's is a new one after each kill."""
+"""The same each time: every answer begins in an empty slot, and the GPU lane's runner is a new one after each kill."""
 
 
 def tokens_of(made: Service, request_id: str) -> list[int]:
