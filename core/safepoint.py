@@ -3,6 +3,7 @@
 In this order; the first rule that applies decides:
 
 1.  `cancel-wins`        it was asked to stop: it stops. `model-changed`: the model it was accepted for is gone: stop.
+                         `engine-changed`: its shown text is another engine's, and the two are not proved alike: stop.
 2.  `poison-limit`       its input has killed workers `poison_limit` times without progress: stop honestly.
 3.  `effects-pending`    something outside has happened since the checkpoint: never repeat it, on any lane.
 4.  `engine-refused`     the engine is sound and refuses the work for good: nobody would do better.
@@ -56,6 +57,9 @@ def _ended(f: SafepointFacts) -> _Ruling | None:  # noqa: PLR0911 -- one return 
     if f.fault_kind == "model-changed":
         why = "its tokens and its text belong to the model it was accepted for"
         return FAIL, "model-changed", [(CONTINUE, why), (RESTART, why), (REQUEUE, why)]
+    if f.fault_kind == "engine-changed":
+        why = "text was shown by another engine, which is not proved to answer like the one that is there now"
+        return FAIL, "engine-changed", [(CONTINUE, why), (RESTART, _CHANGE), (REQUEUE, why)]
     if f.deaths >= f.poison_limit:
         why = f"this input ended {f.deaths} workers without one new checkpoint; the limit is {f.poison_limit}"
         return FAIL, "poison-limit", [(CONTINUE, why), (REQUEUE, why)]

@@ -29,6 +29,7 @@ from core.words import PairClass
 from runners.measuring import measured
 from runners.pathspec import PathSpec, parse
 from runners.prober import Job, Measured
+from runners.process import die_with_parent
 from store import proofs
 from store.database import Paths, default_root, migrate
 from store.journal import Tx
@@ -260,6 +261,8 @@ def _settings(paths: Paths, config: Path | None) -> Settings:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """One document on standard output, whatever happens."""
+    if argv is None:
+        die_with_parent(os.getppid())  # a measurement that nobody waits for any more is not recorded
     try:
         code, document = run(_parser().parse_args(argv))
     except FailsoftError as error:

@@ -7,6 +7,7 @@
 3. Saving is a comfort: when it fails, or there is no room, the work goes on without.
 """
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -29,8 +30,12 @@ from store.writer import Writer
 
 log = logging.getLogger("failsoft.runner")
 
+_AFTER_FAILURE_S: Final = 5.0
+"""After a save that failed the next one is not tried at once."""
 DRAFT: Final = ".draft"
 KEPT: Final = ".kv"
+FRESH_S: Final = 10.0
+"""A file younger than this may be about to get its name."""
 _FLOOR: Final = 256 << 20
 """Bytes of the disk that saved states never take: records come first."""
 
@@ -53,6 +58,7 @@ class Keeper:
         self._limit = limit
         self._later = ThreadPoolExecutor(1, thread_name_prefix="keeper")
         self._token_bytes = 0.0
+        self._not_before = 0.0
         self.token_s: float | None = None
         """Seconds that saving took for each token, last time; None: nothing was saved yet."""
 
@@ -73,20 +79,23 @@ class Keeper:
     def reject(self, claim: Claim, bad: Kept, reason: str) -> None:
         """Never to be used again."""
         log.warning("the saved state of %s is not used: %s", claim.fence.request_id, reason)
-        self._writer.run(lambda tx: snapshots.reject(tx, claim.fence, bad, reason))
-        (self._folder / bad.name).unlink(missing_ok=True)
+        with contextlib.suppress(Fenced):  # not ours any more: the first write of the work will say so
+            self._writer.run(lambda tx: snapshots.reject(tx, claim.fence, bad, reason))
+        _remove(self._folder / bad.name)
 
     def save(self, claim: Claim, loaded: Loaded, sequence: Sequence, units: int) -> Saved | None:
         """Save the state between two chunks, and name it later; None when that could not be."""
-        if self._limit == 0 or not self._room(units + len(claim.spec.tokens)):
+        if self._limit == 0 or time.monotonic() < self._not_before or not self._room(units + len(claim.spec.tokens)):
             return None
         draft = self._folder / f"{self._runner}~{secrets.token_hex(6)}{DRAFT}"
         began = time.monotonic()
         try:
             tokens = loaded.save(sequence, draft)
+            size = draft.stat().st_size
         except (EngineFault, OSError) as error:
             log.warning("cannot save the state of %s: %s", claim.fence.request_id, error)
-            draft.unlink(missing_ok=True)
+            _remove(draft)
+            self._not_before = time.monotonic() + _AFTER_FAILURE_S
             return None
         took = time.monotonic() - began
         self.token_s = took / max(1, tokens)
@@ -97,7 +106,7 @@ class Keeper:
             epoch=claim.state.output_epoch,
             units=max(0, tokens - evaluated),
             tokens=tokens,
-            bytes=draft.stat().st_size,
+            bytes=size,
             digest="",
             kv_format=loaded.kv_format,
         )
@@ -122,12 +131,12 @@ class Keeper:
             outcome = snapshots.Outcome(wanted=False)
         except Exception as error:  # noqa: BLE001 -- a comfort that failed must not end the work
             log.warning("cannot keep a saved state: %s", error)
-            draft.unlink(missing_ok=True)
+            _remove(draft)
             return False
         if not outcome.wanted:
-            final.unlink(missing_ok=True)
+            _remove(final)
         elif outcome.before is not None:
-            (self._folder / outcome.before).unlink(missing_ok=True)
+            _remove(self._folder / outcome.before)
         return outcome.wanted
 
     def _room(self, tokens: int) -> bool:
@@ -140,24 +149,34 @@ class Keeper:
             return False
 
 
-def sweep(folder: Path, named: set[str], runners: set[str], *, older_than_s: float = 60.0) -> list[Path]:
+def sweep(folder: Path, named: set[str], runners: set[str], *, older_than_s: float = FRESH_S) -> list[Path]:
     """Remove what belongs to nobody: kept files that no row names, drafts of runners that are gone. Answers them.
 
-    A kept file is left for a while, since it is named only after it got its name on the disk.
+    A kept file is left for a while, since it is named only after it got its name on the disk. What cannot be removed is
+    told in the log, and stops nothing else.
     """
     gone = []
-    for file in folder.iterdir():
+    for file in folder.iterdir() if folder.is_dir() else ():
         try:
             if file.suffix == DRAFT:
                 orphan = file.name.partition("~")[0] not in runners
             else:
-                orphan = file.name not in named and time.time() - file.stat().st_mtime > older_than_s
-        except FileNotFoundError:
+                orphan = file.name not in named and time.time() - file.lstat().st_mtime > older_than_s
+        except OSError:
             continue
-        if orphan:
-            file.unlink(missing_ok=True)
+        if orphan and _remove(file):
             gone.append(file)
     return gone
+
+
+def _remove(file: Path) -> bool:
+    """Remove a file of ours, if it is there and can be; whether it is gone."""
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("%s cannot be removed (%s); move it away by hand", file, error.strerror)
+        return False
+    return True
 
 
 def _trouble(path: Path, found: Kept) -> str:

@@ -214,6 +214,7 @@ class Loading:
             )
             self._learn(tx, need, seen if part is None else None)
             roster.ready(tx, owner.runner)
+            laneviews.set_engine(tx, owner.lane, owner.model, owner.engine)
             laneviews.set_serving(tx, owner.lane, owner.model, None, actor=owner.runner)
 
         self._writer.run(unit)

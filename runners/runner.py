@@ -215,6 +215,10 @@ class Runner:
                 except NoSpace as error:
                     # What follows could not be written; the lease runs out, and the request goes on by rule.
                     log.warning("cannot write what became of %s: %s", taken.fence.request_id, error)
+                except Exception:
+                    # A slot that is gone would be missed by nobody: the whole worker ends, and what it held goes on.
+                    log.exception("slot %d failed on %s", slot, taken.fence.request_id)
+                    self._exit = stops.ENGINE_FAILED
                 finally:
                     if place.pool is not None:
                         place.pool.leave(taken.fence.request_id)

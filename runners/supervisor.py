@@ -303,7 +303,7 @@ class Supervisor:
         self._later(lambda tx: startup.hand_back(tx, self.settings))
         self._later(lambda tx: tx.append("service", ev.ServiceStopped("asked"), actor="supervisor"))
         self.writer.close()
-        self.upkeep.run()
+        self.upkeep.run(last=True)
         log.info("stopped")
 
     def _await_exits(self, children: list[Child], seconds: float) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from core.errors import FailsoftError
 from runners.children import Child
-from runners.keeper import sweep
+from runners.keeper import FRESH_S, sweep
 from store import snapshots
 from store.database import Paths, checkpoint, read_engine, write_engine
 from store.gate import Gate
@@ -43,8 +43,8 @@ class Upkeep:
         threading.Thread(target=self.run, name="upkeep", daemon=True).start()
         return True
 
-    def run(self) -> None:
-        """All of it, now."""
+    def run(self, *, last: bool = False) -> None:
+        """All of it, now; the last time nobody is left whose files might still get a name."""
         try:
             with contextlib.ExitStack() as stack:
                 engine = write_engine(self._paths)
@@ -53,7 +53,7 @@ class Upkeep:
                 stack.callback(gate.close)
                 checkpoint(gate, engine)
                 self._anchor()
-                self._sweep()
+                self._sweep(last=last)
         except (sqlite3.Error, DBAPIError, OSError, FailsoftError) as error:
             log.warning("no checkpoint now: %s", error)
 
@@ -63,9 +63,10 @@ class Upkeep:
         with anchors_file(self._paths).open("a") as file:
             file.write(f"{seq} {link}\n")
 
-    def _sweep(self) -> None:
+    def _sweep(self, *, last: bool) -> None:
         runners = {child.id for child in self._children if child.process is not None}
         with read_engine(self._paths).connect() as connection:
             driver = connection.connection.driver_connection
             assert isinstance(driver, sqlite3.Connection)
-            sweep(self._paths.snapshots, snapshots.names(Look(driver, 0)), runners)
+            named = snapshots.names(Look(driver, 0))
+            sweep(self._paths.snapshots, named, runners, older_than_s=0.0 if last else FRESH_S)

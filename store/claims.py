@@ -17,7 +17,7 @@ from core.machine import CLAIMABLE_SQL
 from core.policy import Policy
 from core.state import RequestState
 from core.words import Lane
-from store import contents, house, secondlook
+from store import contents, house, laneviews, secondlook
 from store.clock import boot_id
 from store.journal import Sees, Tx
 
@@ -134,7 +134,10 @@ def _next(tx: Tx, owner: Owner, policy: Policy) -> RequestState | None:
         state = tx.state(request_id)
         assert state is not None
         if owner.contract and state.contract != owner.contract:
-            secondlook.model_changed(tx, state, policy, actor=owner.runner)
+            secondlook.stopped(tx, state, policy, "model-changed", actor=owner.runner)
+            continue
+        if state.units and not laneviews.goes_on(tx, state, owner.lane, owner.engine):
+            secondlook.stopped(tx, state, policy, "engine-changed", actor=owner.runner)
             continue
         if owner.lane == "cpu":
             return state

@@ -2,7 +2,8 @@
 
 1. Events hold `digest(secret, body)`; the secret is a random value per request, kept here. After erasure it is gone, so
    a digest cannot be used to guess a short text, and the hash chain still verifies.
-2. One `spec` row per request; one `chunk` row per checkpoint, keyed by output epoch and first unit.
+2. One `spec` row per request; one `chunk` row per checkpoint, keyed by output epoch and first unit; where somebody
+   wants to be told of its events, one `webhook` row with the URL.
 """
 
 import hmac
@@ -49,6 +50,7 @@ _chunk: Final = msgspec.msgpack.Decoder(StoredChunk).decode
 
 CHUNKS_SQL: Final = "SELECT n, body FROM contents WHERE request_id=? AND kind='chunk' AND epoch=? ORDER BY n"
 SPEC_SQL: Final = "SELECT body FROM contents WHERE request_id=? AND kind='spec' AND epoch=0 AND n=0"
+WEBHOOK_SQL: Final = "SELECT body FROM contents WHERE request_id=? AND kind='webhook' AND epoch=0 AND n=0"
 _INSERT: Final = "INSERT INTO contents (request_id, kind, epoch, n, body) VALUES (?,?,?,?,?)"
 
 
@@ -65,6 +67,17 @@ def spec_body(spec: Spec) -> bytes:
 def put_spec(tx: "Tx", request_id: str, body: bytes) -> None:
     """Keep a submission."""
     tx.execute(_INSERT, (request_id, "spec", 0, 0, body))
+
+
+def put_webhook(tx: "Tx", request_id: str, url: str) -> None:
+    """Keep the URL that is told of a request's events."""
+    tx.execute(_INSERT, (request_id, "webhook", 0, 0, url.encode()))
+
+
+def webhook_of(tx: "Tx", request_id: str) -> str | None:
+    """The URL that is told of a request's events; None where nobody is, or it was erased."""
+    row = tx.execute(WEBHOOK_SQL, (request_id,)).fetchone()
+    return bytes(row[0]).decode() if row else None
 
 
 def put_chunk(tx: "Tx", request_id: str, epoch: int, first: int, body: bytes) -> None:
@@ -108,3 +121,4 @@ def erase(tx: "Tx", request_id: str) -> None:
     tx.execute("DELETE FROM contents WHERE request_id=?", (request_id,))
     tx.execute("DELETE FROM idempotency WHERE request_id=?", (request_id,))
     tx.execute("DELETE FROM snapshots WHERE request_id=?", (request_id,))
+    tx.execute("DELETE FROM outbox WHERE request_id=?", (request_id,))

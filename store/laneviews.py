@@ -159,6 +159,36 @@ def pair(tx: Sees, model: str) -> PairClass:
     return pair_class(source, target, proofs.proof_of(tx, source, target))
 
 
+_LAST_ENGINE: Final = (
+    "SELECT json_extract(data, '$.engine') FROM events WHERE stream=? AND type='Started' ORDER BY version DESC LIMIT 1"
+)
+
+
+def goes_on(tx: Sees, state: RequestState, lane: Lane, engine: str) -> bool:
+    """Whether an engine build on a lane may go on with units that the request has, as far as builds are concerned.
+
+    It made them itself; or the other lane made them, and the rules of a takeover have been asked about that pair; or
+    there is a proof of the two.
+    """
+    row = tx.execute(_LAST_ENGINE, (state.id,)).fetchone()
+    if row is None or row[0] == engine:
+        return True
+    (made,) = row
+    here, there = lane_row(tx, lane, state.model), lane_row(tx, "cpu" if lane == "gpu" else "gpu", state.model)
+    if here is None or here.engine != engine:
+        return False
+    if there is not None and there.engine == made:
+        return True
+    target = path_of(tx, here)
+    source = msgspec.structs.replace(target, engine=made)
+    return proofs.proof_of(tx, source, target) in {"identical", "faithful"}
+
+
+def set_engine(tx: Tx, lane: Lane, model: str, engine: str) -> None:
+    """What really computes a lane, as its runner found it when it had loaded."""
+    tx.execute("UPDATE lanes SET engine=? WHERE lane=? AND model=? AND engine<>?", (engine, lane, model, engine))
+
+
 def set_learned(tx: Tx, model: str, load_bytes: int) -> None:
     """What the model's process was seen to take on the device counts from here on."""
     tx.execute("UPDATE lanes SET load_bytes=?, need_basis='learned' WHERE lane='gpu' AND model=?", (load_bytes, model))

@@ -13,7 +13,7 @@ from core.lanes import turn_us
 from core.machine import apply
 from core.state import RequestState
 from core.words import TERMINAL
-from store import promises
+from store import outbox, promises
 
 if TYPE_CHECKING:
     from store.journal import Tx
@@ -91,6 +91,7 @@ def advance(tx: "Tx", before: RequestState | None, record: Recorded) -> RequestS
         promises.give_back(tx, after.id)
     if after.state in TERMINAL and before.state not in TERMINAL:
         tx.execute("DELETE FROM snapshots WHERE request_id=?", (after.id,))
+    outbox.enter(tx, record, after)
     return after
 
 

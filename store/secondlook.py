@@ -130,12 +130,12 @@ def _wait(tx: Tx, state: RequestState, decision: Decision, *, actor: str) -> Non
         tx.append(state.id, ev.Replanned(decision.rule, decision), actor=actor)
 
 
-def model_changed(tx: Tx, state: RequestState, policy: Policy, *, actor: str) -> None:
-    """The model was replaced since the request was accepted: going on with another would not be faithful."""
+def stopped(tx: Tx, state: RequestState, policy: Policy, kind: str, *, actor: str) -> None:
+    """What would work on it is not what it was promised: `model-changed`, or `engine-changed` after shown text."""
     assert state.lane is not None
     facts = SafepointFacts(
         fault="host",
-        fault_kind="model-changed",
+        fault_kind=kind,
         lane=state.lane,
         units=state.units,
         failover=state.failover,
@@ -144,4 +144,4 @@ def model_changed(tx: Tx, state: RequestState, policy: Policy, *, actor: str) ->
         deaths=state.deaths,
         poison_limit=policy.poison_limit,
     )
-    tx.append(state.id, ev.Failed("model-changed", safepoint.decide(facts)), actor=actor)
+    tx.append(state.id, ev.Failed(kind, safepoint.decide(facts)), actor=actor)

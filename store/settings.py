@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from core import webhooks
 from core.errors import Malformed
 from core.policy import Policy
 from core.words import Lane
@@ -94,6 +95,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs already, or a command line such as `llama-server -m ${MODEL} --port ${PORT}`."""
     upstreams: tuple[Upstream, ...] = ()
     """Servers that compute a lane, in tables `[[upstreams]]`."""
+    webhook_hosts: tuple[str, ...] = ()
+    """Names and networks that webhooks may reach although they are not of the public internet."""
     unified_memory: dict[str, bool] = {}
     """By UUID of a device or its beginning: whether it computes in the host's memory, where recognising it fails."""
     policy: Policy = Policy()
@@ -134,6 +137,7 @@ def load(file: Path | None, environment: Mapping[str, str], **overrides: Any) ->
     except msgspec.ValidationError as error:
         raise Malformed(f"{file or 'settings'}: {error}; failsoft.example.toml lists every key") from error
     _card(f"{file or 'settings'}: gpu", settings.gpu)
+    _hosts(f"{file or 'settings'}: webhook_hosts", settings.webhook_hosts)
     for name, value in msgspec.structs.asdict(settings.policy).items():
         _bound(f"{file or 'settings'}: policy.{name}", value)
     return settings
@@ -145,6 +149,13 @@ def _card(name: str, value: str) -> None:
             f"{name} is {value!r}; write auto, none, the UUID of a card or of a MIG slice, or the beginning of a "
             "card's, such as GPU-af7b61d8 (nvidia-smi -L lists them)"
         )
+
+
+def _hosts(name: str, entries: tuple[str, ...]) -> None:
+    try:
+        webhooks.allowed(entries)
+    except ValueError as error:
+        raise Malformed(f"{name}: {error}") from error
 
 
 def _bound(name: str, value: object) -> None:

@@ -41,6 +41,8 @@ class Submission(msgspec.Struct, frozen=True):
     body_digest: str
     allow_shrink: bool = False
     idempotency_key: str | None = None
+    webhook: str | None = None
+    """The URL that is told of its events."""
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -159,6 +161,8 @@ def _admit(tx: Tx, sub: Submission, policy: Policy, decision: Decision) -> None:
     )
     record = tx.append(sub.id, admitted, actor="web")
     contents.put_spec(tx, sub.id, spec)
+    if sub.webhook is not None:
+        contents.put_webhook(tx, sub.id, sub.webhook)
     if decision.action in {admission.RUN_GPU, admission.SHRINK, admission.OFFLOAD}:
         secondlook.keep_promise(tx, sub.id, sub.model, decision, len(sub.tokens) + granted)
     if decision.action == admission.REROUTE:

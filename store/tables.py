@@ -228,6 +228,25 @@ snapshots = Table(
     sqlite_with_rowid=False,
 )
 
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("request_id", Text, nullable=False),
+    Column("key", Text, nullable=False, unique=True),
+    Column("type", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("next_us", BigInteger, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Column("ended_us", BigInteger),
+    Column("error", Text),
+    Index("ix_outbox_request", "request_id", "id"),
+    Index("ix_outbox_waiting", "next_us", "id", sqlite_where=text("state = 'waiting'")),
+)
+
 rates = Table(
     "rates",
     metadata,

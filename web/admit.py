@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
+from core import webhooks
 from core.errors import Impossible, Malformed
 from core.words import Failover, Priority
 from store.contents import StoredSampling
@@ -51,7 +52,7 @@ class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Webhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whom to tell about the end."""
+    """Whom to tell about the end, and about moves between lanes."""
 
     url: str
 
@@ -140,12 +141,6 @@ def read_body(value: Any) -> Body:
     if len(msgspec.json.encode(body.metadata)) > MAX_METADATA_BYTES:
         raise Malformed(f"metadata may have {MAX_METADATA_BYTES} bytes as JSON", param="metadata")
     _check_constraint(body)
-    if body.webhook is not None:
-        raise Impossible(
-            "webhooks are not delivered yet; leave `webhook` out and follow the request's events",
-            code="webhook_not_served",
-            param="webhook",
-        )
     return body
 
 
@@ -165,12 +160,13 @@ def submission(
 ) -> Submission:
     """Tokenise, and draw what was left open. Blocks; call it off the event loop unless it `is_quick`.
 
-    Raises `Impossible` for a model that is unknown, not served, or cannot take this conversation, `Malformed` for
-    text that is none, `ModelFileError` when the model's files have a problem.
+    Raises `Impossible` for a model that is unknown, not served, or cannot take this conversation, and for a webhook
+    that may not be called; `Malformed` for text that is none, `ModelFileError` when the model's files have a problem.
     """
     entry = catalog.get(body.model)
     _require_served(entry, settings)
     _require_constraints(entry, settings, body)
+    _require_webhook(settings, body)
     side = load_prompt_side(entry)
     if body.messages is not None:
         tokens = side.chat_ids([Message(turn.role, turn.content) for turn in body.messages])
@@ -201,6 +197,7 @@ def submission(
         body_digest=digest,
         allow_shrink=body.allow_shrink,
         idempotency_key=key,
+        webhook=body.webhook.url if body.webhook else None,
     )
 
 
@@ -218,6 +215,20 @@ def _require_served(entry: ModelEntry, settings: Settings) -> None:
         raise Impossible(f"model {entry.id} cannot be used: {entry.problem}", code="model_broken", param="model")
 
 
+def _require_webhook(settings: Settings, body: Body) -> None:
+    """Refuse what could never be told. What a name leads to is looked at when something is sent."""
+    if body.webhook is None:
+        return
+    param = "webhook.url"
+    try:
+        target = webhooks.read_url(body.webhook.url)
+    except ValueError as error:
+        raise Impossible(f"this webhook URL cannot be called: {error}", code="webhook_url", param=param) from error
+    refused = webhooks.refusal(target.host, webhooks.allowed(settings.webhook_hosts))
+    if refused is not None:
+        raise Impossible(f"webhooks go to public addresses only: {refused}", code="webhook_target", param=param)
+
+
 def _constraint(body: Body) -> str | None:
     """The field that says what an answer must match, if one does."""
     if body.grammar is not None:
@@ -226,6 +237,8 @@ def _constraint(body: Body) -> str | None:
 
 
 def _check_constraint(body: Body) -> None:
+    if body.grammar is not None and not body.grammar.strip():
+        raise Malformed("the grammar is empty; leave `grammar` out for a free answer", param="grammar")
     if body.grammar is not None and body.json_schema is not None:
         raise Malformed("send either `grammar` or `json_schema`, one of them", param="grammar")
     if len(body.grammar or "") > MAX_GRAMMAR_CHARACTERS or (

@@ -1,7 +1,7 @@
 """The composition root of the web process, and its entry: `python -m web.app --data DIR --fd N --parent PID`.
 
 1. One process, one event loop, on a listening socket that its parent made and hands down.
-2. One lifespan manager owns all that must be closed: writer, reader, tailer.
+2. One lifespan manager owns all that must be closed: writer, reader, tailer, deliveries.
 3. It dies with its parent: the kernel is told so first, and then the parent is looked at, since it may be gone already.
 4. Being told to stop ends streams and waits at once; running calls get `GRACE_S` to finish.
 """
@@ -33,13 +33,15 @@ from core.loopback import is_loopback
 from store import settings as store_settings
 from store.database import Paths, async_read_engine
 from store.models.catalog import Catalog
+from store.outbox import Outbox
 from store.reads import Reader
 from store.settings import Settings
 from store.tailer import Tailer
 from store.writer import Writer
 from web import problems
-from web.api import acts, health, history, machine, requests, streams, whatif
+from web.api import acts, health, history, machine, notices, requests, streams, whatif
 from web.doorbell import Doorbell
+from web.outbox import Deliveries
 from web.security import Guard
 from web.services import Services
 
@@ -72,14 +74,24 @@ def create_app(paths: Paths, settings: Settings) -> Litestar:
         doorbell.open()
         engine = async_read_engine(paths)
         writer = Writer(paths)
-        tailer = Tailer(paths, doorbell.ring, lambda: doorbell.listening)
+        box = Outbox(engine)
+        deliveries = Deliveries(paths, settings.policy, settings.webhook_hosts, writer, box)
+
+        def ring(seq: int) -> None:
+            doorbell.ring(seq)
+            deliveries.ring()
+
+        tailer = Tailer(paths, ring, lambda: doorbell.listening)
         app.state.services = Services(paths, settings, writer, Reader(engine), Catalog(paths.models), doorbell)
+        app.state.outbox = box
         tailer.start()
+        deliveries.start()
         try:
             yield
         finally:
             doorbell.close()
             await asyncio.to_thread(tailer.close)
+            await deliveries.close()
             await asyncio.to_thread(writer.close)
             await engine.dispose()
 
@@ -105,7 +117,7 @@ def create_app(paths: Paths, settings: Settings) -> Litestar:
 
 
 def _api() -> list[Any]:
-    modules = (requests, acts, history, machine, whatif, health, streams)
+    modules = (requests, acts, history, machine, notices, whatif, health, streams)
     return [handler for module in modules for handler in module.HANDLERS]
 
 

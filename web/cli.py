@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from core.errors import FailsoftError
-from web.commands import act, become, doctor, models, replay, show, submit, verify, watch, what_if
+from web.commands import act, become, doctor, models, replay, show, submit, verify, watch, webhooks, what_if
 from web.commands.failed import INTERRUPTED, MEANINGS, OK, CommandFailed, of_error
 from web.commands.terminal import document, note
 
@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
     )
     whole.add_argument("--version", action="version", version=f"failsoft {version('failsoft')}")
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
-    for module in (become, submit, show, watch, act, replay, what_if, verify, models, doctor):
+    for module in (become, submit, show, watch, act, replay, what_if, verify, models, webhooks, doctor):
         module.add(commands)
     return whole
 

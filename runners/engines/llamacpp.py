@@ -39,7 +39,7 @@ class LlamaCppEngine:
         if not 1 <= plan.slots <= self.capabilities.slots:
             raise EngineFault(f"{plan.slots} slots are planned; 1 to {self.capabilities.slots} are possible.")
         if plan.snapshots is not None:
-            plan.snapshots.mkdir(parents=True, exist_ok=True)
+            _made(plan.snapshots)
         try:
             header = read_header(model)
         except ModelFileError:
@@ -60,6 +60,13 @@ class LlamaCppEngine:
         return kv_format(build=build, contract=plan.contract, context=plan.context, metadata=header.metadata)
 
 
+def _made(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as cause:
+        raise EngineFault(f"{folder} cannot be a directory ({cause.strerror}). Move away what is there.") from cause
+
+
 class _Loaded:
     """A server with its slots."""
 
@@ -75,7 +82,7 @@ class _Loaded:
         """Check the work, and lend it a slot; nothing is evaluated before the first chunk is asked for."""
         if self._closed:
             raise EngineFault("The model was closed; load it again.")
-        check_work(work, context=self._plan.context, vocabulary=self._server.vocabulary)
+        check_work(work, context=self._plan.context, vocabulary=self._server.vocabulary, constraints=True)
         return SlotSequence(self._slots.lend(), work, host)
 
     def at_rest(self, sequence: Sequence) -> bool:

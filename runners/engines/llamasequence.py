@@ -13,19 +13,17 @@ import contextlib
 import json
 from collections import deque
 from collections.abc import Generator, Iterator
-from typing import Final
 
 import msgspec
 
 from core.errors import CannotContinue, EngineFault, Unworkable
 from runners.engines.base import Chunk, EndReason, GenerateWork, Host, Ready
+from runners.engines.jsonprefix import begins_json
 from runners.engines.llamabody import answer_body, is_greedy
 from runners.engines.llamacache import SlotCache
 from runners.engines.llamahttp import Event, Progress, Question, Stream
 from runners.engines.llamareading import ENDED_BY_MODEL, Reading, Unnamed, check_end
 from runners.engines.llamaslots import Slot
-
-_JSON_BEGINS: Final = '{["-0123456789tfn'
 
 
 class _Drawing(msgspec.Struct, frozen=True):
@@ -260,7 +258,7 @@ class SlotSequence:
         constraint = self._work.constraint
         if constraint is None or constraint.json_schema is None:
             return
-        if not (_is_json(text) if whole else text.lstrip()[:1] in _JSON_BEGINS):
+        if not (_is_json(text) if whole else begins_json(text)):
             words = "The server did not hold the answer to the JSON schema; it may not know all that is in it."
             raise Unworkable(words)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Literal
 
-from core.errors import EngineFault, Unworkable
+from core.errors import EngineFault
 from runners.engines.answers import Answer
 from runners.engines.asking import Ask, Continues, ask_for
 from runners.engines.base import (
@@ -193,8 +193,6 @@ class _Loaded:
 
 def _check(work: GenerateWork, context: int) -> None:
     check_work(work, context=context)
-    if work.constraint is not None:
-        raise Unworkable("An upstream cannot hold an answer to a grammar.")
 
 
 def _capabilities(continues: Continues) -> Capabilities:

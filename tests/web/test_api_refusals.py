@@ -160,7 +160,10 @@ def test_415_without_any_type_but_no_body_needs_none(box: Any) -> None:
         ({"model": "x" * 5000}, "unknown_model"),
         ({"workload": "transcribe"}, "workload_not_served"),
         ({"workload": "embed", "input": ["x"]}, "workload_not_served"),
-        ({"webhook": {"url": "http://localhost/x"}}, "webhook_not_served"),
+        ({"webhook": {"url": "http://localhost/x"}}, "webhook_target"),
+        ({"webhook": {"url": "http://[::ffff:10.0.0.1]/x"}}, "webhook_target"),
+        ({"webhook": {"url": "ftp://example.com/x"}}, "webhook_url"),
+        ({"webhook": {"url": "https://user:word@example.com/x"}}, "webhook_url"),
         ({"max_tokens": 100_000}, "context_length_exceeded"),
         ({"prompt": "x" * 3000}, "context_length_exceeded"),
     ],
@@ -202,8 +205,8 @@ def test_503_while_draining(make_box: Any) -> None:
 
 def test_507_when_the_store_is_full_and_nothing_is_half_made(make_box: Any) -> None:
     box = make_box()
-    services = box.app.state.services
     held = box.submit()["id"]
+    services = box.app.state.services
     before = box.client.get("/api/events").json()
 
     def fill(tx: Any) -> None:
