@@ -5,10 +5,12 @@ that, so that all processes of one service agree.
 """
 
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -30,6 +32,9 @@ _UNITS: Final = {
 }
 
 
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+_LEAST_POOL: Final = 256
+"""Tokens: a smaller cache would hold no request worth sharing it."""
 _LONGEST: Final = 1e9
 """No time or factor is larger: counted in microseconds it fits the record, and JSON knows no infinity."""
 
@@ -137,9 +142,7 @@ def load(file: Path | None, environment: Mapping[str, str], **overrides: Any) ->
     except msgspec.ValidationError as error:
         raise Malformed(f"{file or 'settings'}: {error}; failsoft.example.toml lists every key") from error
     _card(f"{file or 'settings'}: gpu", settings.gpu)
-    _hosts(f"{file or 'settings'}: webhook_hosts", settings.webhook_hosts)
-    for name, value in msgspec.structs.asdict(settings.policy).items():
-        _bound(f"{file or 'settings'}: policy.{name}", value)
+    _check(str(file or "settings"), settings)
     return settings
 
 
@@ -156,6 +159,55 @@ def _hosts(name: str, entries: tuple[str, ...]) -> None:
         webhooks.allowed(entries)
     except ValueError as error:
         raise Malformed(f"{name}: {error}") from error
+
+
+def _check(place: str, settings: Settings) -> None:
+    """What the types cannot say."""
+    _hosts(f"{place}: webhook_hosts", settings.webhook_hosts)
+    if 0 < settings.pool_tokens < _LEAST_POOL:
+        raise Malformed(f"{place}: pool_tokens is {settings.pool_tokens}; write 0, or {_LEAST_POOL} or more")
+    _check_upstreams(place, settings)
+    for name, value in msgspec.structs.asdict(settings.policy).items():
+        _bound(f"{place}: policy.{name}", value)
+
+
+def _check_upstreams(place: str, settings: Settings) -> None:
+    """What can be wrong with the servers of others is told before anything starts."""
+    seen: set[str] = set()
+    for upstream in settings.upstreams:
+        where = f"{place}: upstreams: {upstream.name[:60]!r}"
+        if not _NAME.fullmatch(upstream.name):
+            raise Malformed(f"{where} is no name; use small letters, digits and dashes, 40 at most")
+        if upstream.model not in settings.models:
+            raise Malformed(f"{where} is for the model {upstream.model!r}, which is not among the `models` to serve")
+        if bool(upstream.url) == bool(upstream.cmd):
+            raise Malformed(f"{where} needs a `url`, or else a `cmd` that starts it: one of the two")
+        for mark in (f"name {upstream.name}", f"{upstream.lane} lane of {upstream.model}"):
+            if mark in seen:
+                raise Malformed(f"{where}: the {mark} is taken by another upstream already")
+            seen.add(mark)
+        _check_reach(where, upstream)
+
+
+def _check_reach(where: str, upstream: Upstream) -> None:
+    if upstream.cmd:
+        try:
+            words = shlex.split(upstream.cmd)
+        except ValueError as error:
+            raise Malformed(f"{where}: `cmd` cannot be read as a command line ({error})") from error
+        if not words or not any("${PORT}" in word for word in words):
+            raise Malformed(f"{where}: `cmd` must say ${{PORT}} where the server is to listen")
+        return
+    try:
+        parts = urlsplit(upstream.url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    # The address itself is not repeated: it may hold a password.
+    if not usable:
+        raise Malformed(f"{where}: `url` is not the address of a server, such as http://127.0.0.1:8000")
+    if parts.username or parts.password:
+        raise Malformed(f"{where}: `url` holds a user or a password; name the variable that holds the key in `key_env`")
 
 
 def _bound(name: str, value: object) -> None:

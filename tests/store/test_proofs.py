@@ -144,3 +144,37 @@ def test_a_lane_whose_worker_cannot_be_brought_up_leaves_nobody_waiting(unlike: 
     assert (unlike.state(request).state, rule(unlike, request)) == ("checkpointed", "pair-none")
     unlike.run(lambda tx: failover.lane_lost(tx, MODEL, "GPU-1", "load-failed", unlike.policy, actor="test"))
     assert (unlike.state(request).state, rule(unlike, request)) == ("resumable-error", "pair-none")
+
+
+def test_text_of_one_engine_is_not_gone_on_with_by_another_unproved(desk: Desk) -> None:
+    """The model was entered for another engine between two runs: one contract, and not one answer."""
+    request = desk.admit()
+    desk.checkpoint(desk.take(), 5)
+    desk.fault(request, "service-stopped", fault="host")
+    fresh = desk.admit()
+
+    def other_build(tx: Tx) -> None:
+        for lane in ("gpu", "cpu"):
+            laneviews.put_lane(tx, msgspec.structs.replace(lane_row(lane), engine="null/2"))  # type: ignore[arg-type]
+
+    desk.run(other_build)
+    mine = msgspec.structs.replace(owner("gpu"), engine="null/2")
+    taken = desk.run(lambda tx: claims.claim(tx, mine, LEASE_US, desk.policy))
+    assert taken is not None
+    assert taken.state.id == fresh, "what showed nothing starts"
+    assert (desk.state(request).state, rule(desk, request)) == ("resumable-error", "engine-changed")
+
+
+def test_a_proof_of_the_two_builds_lets_it_go_on(desk: Desk) -> None:
+    request = desk.admit()
+    desk.checkpoint(desk.take(), 5)
+    desk.fault(request, "service-stopped", fault="host")
+    old, new = PathFacts("null/1", CONTRACT, "host"), PathFacts("null/2", CONTRACT, "host")
+    keep(desk, "faithful", old, new)
+    for lane in ("gpu", "cpu"):
+        row = msgspec.structs.replace(lane_row(lane), engine="null/2")  # type: ignore[arg-type]
+        desk.run(lambda tx, row=row: laneviews.put_lane(tx, row))
+    mine = msgspec.structs.replace(owner("gpu"), engine="null/2")
+    taken = desk.run(lambda tx: claims.claim(tx, mine, LEASE_US, desk.policy))
+    assert taken is not None
+    assert (taken.state.id, len(taken.done)) == (request, 5)
