@@ -19,7 +19,7 @@ ENVIRONMENT = {"FAILSOFT_NULL_PREFILL_TPS": "400"}
 """150 tokens of a prompt take long enough that saving them is worth it."""
 
 
-@pytest.mark.parametrize("mode", ["paged", "reserve-max"])
+@pytest.mark.parametrize("mode", ["paged", pytest.param("reserve-max", marks=pytest.mark.prove)])
 def test_all_complete_and_what_was_shown_stays(tmp_path: Path, mode: str) -> None:
     """Six of 80 to 100 prompt tokens and up to 200 more on 512: four fit at first, and not to their ends."""
     home = House(tmp_path / "data", config=POOL + f'kv_pool = "{mode}"\n')

@@ -110,6 +110,7 @@ def test_a_failed_program_is_ended_and_its_card_stays(tmp_path: Path, cards: Car
         assert home.verify().ok
 
 
+@pytest.mark.prove
 def test_an_idle_runner_and_a_clean_up_are_nobodys_fault(tmp_path: Path, cards: Cards) -> None:
     with carded(tmp_path / "data", cards) as home:
         before = home.runner("gpu")

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import pytest
 from house import House, house, until
 
 from runners.devices.simulated import SimulatedDevice
@@ -126,7 +127,7 @@ def test_a_ballast_between_decision_and_start_moves_the_request(tmp_path: Path) 
         assert decided["facts"]["device"]["used"] < 700 * MIB
         assert "short" in str(moved["data"]["decision"]["rejected"])
         replay = home.replay(request_id)
-        assert len(replay["decisions"]) == 2
+        assert len(replay["decisions"]) >= 2, "it may have said what it waits for in between"
         assert all(decision["same"] for decision in replay["decisions"])
         for other in slow:
             home.settled(other)
@@ -136,6 +137,7 @@ def test_a_ballast_between_decision_and_start_moves_the_request(tmp_path: Path) 
 MODELS = ("null-a", "null-b", "null-c", "null-d", "null-e")
 
 
+@pytest.mark.prove
 def test_five_models_of_3_gib_take_turns_on_8_gib(tmp_path: Path) -> None:
     config = f"null_load_bytes = {3 * GIB}\n" + POLICY
     options = {"model": MODELS[0], "more_models": MODELS[1:], "gpu": "8GiB"}

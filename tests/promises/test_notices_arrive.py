@@ -160,6 +160,7 @@ def test_one_that_hangs_holds_up_nobody_else(tmp_path: Path, receiver: Receiver)
         assert home.stop() == 0
 
 
+@pytest.mark.prove
 def test_what_never_arrives_is_given_up_and_shown(tmp_path: Path, receiver: Receiver) -> None:
     with house(tmp_path / "data", config=config(tries=2, timeout=0.5)) as home:
         wanted = {

@@ -122,7 +122,10 @@ def ends(views: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("alike", [False, pytest.param(True, marks=pytest.mark.prove)], ids=["unproved", "proved"])
-@pytest.mark.parametrize(("blow", "never"), [("fault", "failover-never"), ("restart", "cannot-continue")])
+@pytest.mark.parametrize(
+    ("blow", "never"),
+    [("fault", "failover-never"), pytest.param("restart", "cannot-continue", marks=pytest.mark.prove)],
+)
 def test_nothing_goes_round_and_round(tmp_path: Path, fake: FakeUpstream, blow: str, never: str, alike: bool) -> None:
     """Declared to go on with messages, and found out not to: what it began ends elsewhere, or honestly."""
     fake.set(continues=[])
@@ -192,7 +195,8 @@ def test_one_that_comes_late_is_taken_in_and_one_that_goes_is_done_without(tmp_p
 
 
 def test_as_the_cpu_lane_it_takes_over_from_the_gpu_lane(tmp_path: Path, fake: FakeUpstream) -> None:
-    with lane_of(tmp_path, fake, gpu="1GiB", lane="cpu") as home:
+    # A lane that went out would hand its work back to the GPU lane, which is another story.
+    with lane_of(tmp_path, fake, gpu="1GiB", lane="cpu", policy={"lane_out_after": 50}) as home:
         prove(home)
         question = "[[tps=60]] And who goes on?"
         (request_id,) = ask(home, question)

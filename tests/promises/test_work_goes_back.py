@@ -3,6 +3,7 @@
 import signal
 from pathlib import Path
 
+import pytest
 from house import House, house, until
 from null_answer import answer_to
 
@@ -49,6 +50,7 @@ def test_a_long_answer_goes_back_at_a_chunk_boundary_again_and_again(tmp_path: P
         assert home.verify().ok
 
 
+@pytest.mark.prove
 def test_it_stays_where_going_back_does_not_pay(tmp_path: Path) -> None:
     """By default both lanes of a simulated accelerator are as fast, so a takeover only costs."""
     with house(tmp_path / "data", config=EAGER.replace("-1.0", "5.0")) as home:
