@@ -5,7 +5,8 @@ In this order:
 1. Is the service stopping? Its state is saved if a takeover would cost more than the budget, and it stops.
 2. Must it give its place in a shared cache to another? Its state is saved, and it gives way. Or is there room for its
    next chunk? If not, somebody gives way, itself perhaps, and it waits.
-3. Is it on the CPU lane, and does going back to the GPU lane pay? Then its state is saved, and it goes.
+3. Is it on the CPU lane, and does going back to the GPU lane pay? Then its state is saved, and it goes, if that still
+   holds in the transaction that moves it; else it goes on under the same lease.
 4. Would a takeover now cost more than the budget? Then its state is saved beside it, and it goes on.
 """
 
@@ -77,6 +78,7 @@ class Boundary:
         pulse: Callable[[], None],
         restored: int,
     ) -> None:
+        """`restored` are the tokens of the saved state that it begins with."""
         self._claim = claim
         self._loaded = loaded
         self._keeper = keeper
@@ -92,6 +94,7 @@ class Boundary:
         self._since = time.monotonic()
         self._ask_return_at = time.monotonic() + _ASK_RETURN_S
         self._ready = False
+        self.move_back: Callable[[float | None], bool] = _never
 
     def enter(self) -> None:
         """Before anything is computed. Raises `GiveWay`, or `AllocationFailed` for what never fits a shared cache."""
@@ -221,7 +224,8 @@ class Boundary:
         state = msgspec.structs.replace(self._claim.state, units=units)
         if comeback.decide(self._look(), state, self._policy, self.takeover_s(units)).action == returning.RETURN:
             self._save_for_takeover(sequence, units)
-            raise GoBack(self.takeover_s(units))
+            if self.move_back(self.takeover_s(units)):
+                raise GoneBack
 
 
 class GiveWay(StopWork):
@@ -232,9 +236,13 @@ class GiveWay(StopWork):
         self.decision = decision
 
 
-class GoBack(StopWork):
-    """The work is to go back to the GPU lane; `takeover_s` is what that will cost."""
+class GoneBack(StopWork):
+    """The work has gone back to the GPU lane, and its lease with it: there is nothing left to write."""
 
-    def __init__(self, takeover_s: float | None) -> None:
+    def __init__(self) -> None:
         super().__init__("the GPU lane serves again", code=RETURN)
-        self.takeover_s = takeover_s
+
+
+def _never(_takeover_s: float | None) -> bool:
+    """Nobody moves it."""
+    return False

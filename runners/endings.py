@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from core import events as ev
-from core.errors import AllocationFailed, EngineFault, Fenced, NoPlace
+from core.errors import AllocationFailed, EngineFault, Fenced, NoPlace, StopWork
 from core.policy import Policy
 from core.words import FaultClass
 from runners import stops
-from runners.boundary import GiveWay, GoBack
+from runners.boundary import GiveWay, GoneBack
 from runners.host import CANCEL
 from runners.work import Work
-from store import claims, comeback, failover, snapshots
+from store import claims, failover, snapshots
 from store.claims import Claim, Owner
 from store.journal import Tx
 from store.writer import Writer
@@ -37,25 +37,26 @@ class Endings:
         self._writer = writer
         self._policy = policy
 
-    def stopped(self, taken: Claim, work: Work, stop: Exception) -> None:
-        """It was asked to stop: by its client, by the service, for another request, or to go back."""
+    def stopped(self, taken: Claim, work: Work, stop: StopWork) -> None:
+        """It was asked to stop: by its client, by the service, or for another request; or it has gone back."""
+        if isinstance(stop, GoneBack):
+            return
         try:
             work.settle()
             self._writer.run(lambda tx: self._stop(tx, taken, stop))
         except Fenced:
             self.refused(taken, work)
 
-    def _stop(self, tx: Tx, taken: Claim, stop: Exception) -> None:
+    def _stop(self, tx: Tx, taken: Claim, stop: StopWork) -> None:
         claims.check(tx, taken.fence)
         state = tx.state(taken.fence.request_id)
         assert state is not None
-        if getattr(stop, "code", "") == CANCEL or state.cancel_asked:
+        if stop.code == CANCEL or state.cancel_asked:
             claims.cancelled(tx, taken.fence)
         elif isinstance(stop, GiveWay):
             claims.write(tx, taken.fence, ev.Preempted(stop.decision))
             claims.release(tx, state.id)
-        elif not isinstance(stop, GoBack) or not comeback.go_back(tx, taken.fence, self._policy, stop.takeover_s):
-            # A service that stops, or a way back that closed in between: back into the queue of its lane.
+        else:
             fault = ev.FaultSeen("host", "service-stopped", self._owner.lane, self._owner.runner, self._owner.device)
             decision = failover.decide(tx, state, fault, self._policy)
             failover.follow(tx, state, decision, "service-stopped", actor=self._owner.runner, cause=None)

@@ -41,10 +41,9 @@ _FLOOR: Final = 256 << 20
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """A save under way: what it holds, what it took, and when it is named."""
+    """A save under way: what it holds, and when it is named."""
 
     tokens: int
-    took_s: float
     named: "Future[bool]"
 
 
@@ -111,7 +110,7 @@ class Keeper:
             kv_format=loaded.kv_format,
         )
         self._token_bytes = new.bytes / max(1, tokens)
-        return Saved(tokens, took, self._later.submit(self._name, claim, draft, new, took))
+        return Saved(tokens, self._later.submit(self._name, claim, draft, new, took))
 
     def close(self) -> None:
         """Finish what is under way."""

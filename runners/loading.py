@@ -45,7 +45,6 @@ _ALL_LAYERS_MORE = 3
 class Place(msgspec.Struct, frozen=True):
     """A model in memory, and what it can do there."""
 
-    engine: Engine
     loaded: Loaded
     slots: int
     """Requests it works on at once."""
@@ -136,7 +135,6 @@ class Loading:
         seen = self._seen(engine, loaded, before, expected)
         self._tell(need, part, before.foreign, took_us, seen)
         return Place(
-            engine=engine,
             loaded=loaded,
             slots=slots,
             token_bytes=need.token if self._owner.lane == "gpu" else 0,

@@ -58,11 +58,6 @@ class Pool:
 
     # ---- starting -----------------------------------------------------------------------------------------
 
-    def fits(self, *, tokens: int, most: int, preemptions: int, first: int = BLOCK) -> bool:
-        """Whether `enter` would let a request in now. Nothing is taken: several may be claimed at once."""
-        with self._changed:
-            return blocks_of(most) > self.blocks or self._start(tokens, first, most, preemptions) is not None
-
     def enter(
         self,
         request_id: str,

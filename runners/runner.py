@@ -297,7 +297,7 @@ class Runner:
         work = Work(
             taken,
             writer=self.writer,
-            lease_us=self.lease_us,
+            policy=self.policy,
             piece=self.side.piece,
             pulse=lambda: host.pulse(0),
             ending=holding.give_back,

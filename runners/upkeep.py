@@ -20,7 +20,7 @@ from store import snapshots
 from store.database import Paths, checkpoint, read_engine, write_engine
 from store.gate import Gate
 from store.journal import Look
-from store.verify import anchors_file
+from store.verify import anchor
 
 log = logging.getLogger("failsoft")
 
@@ -52,16 +52,10 @@ class Upkeep:
                 gate = Gate(self._paths.gate)
                 stack.callback(gate.close)
                 checkpoint(gate, engine)
-                self._anchor()
+                anchor(self._paths)
                 self._sweep(last=last)
         except (sqlite3.Error, DBAPIError, OSError, FailsoftError) as error:
             log.warning("no checkpoint now: %s", error)
-
-    def _anchor(self) -> None:
-        with read_engine(self._paths).connect() as connection:
-            seq, link = connection.exec_driver_sql("SELECT seq, hash FROM head WHERE id=1").one()
-        with anchors_file(self._paths).open("a") as file:
-            file.write(f"{seq} {link}\n")
 
     def _sweep(self, *, last: bool) -> None:
         runners = {child.id for child in self._children if child.process is not None}

@@ -16,10 +16,11 @@ from typing import Any, Final, TypeVar
 from core.errors import NoSpace
 from core.events import Checkpointed, Completed, PrefixReady
 from core.holdback import units_until_stop, visible
+from core.policy import Policy
 from runners.boundary import Boundary
 from runners.engines.base import Chunk, Constraint, GenerateWork, Loaded, Ready, Said, Sampling, Snapshot
 from runners.host import EngineHost
-from store import claims, contents
+from store import claims, comeback, contents
 from store.claims import Claim
 from store.journal import Tx
 from store.writer import Writer
@@ -37,7 +38,7 @@ class Work:
         claim: Claim,
         *,
         writer: Writer,
-        lease_us: int,
+        policy: Policy,
         piece: Callable[[int], bytes],
         pulse: Callable[[], None],
         ending: Callable[[], None],
@@ -47,7 +48,8 @@ class Work:
     ) -> None:
         self._claim = claim
         self._writer = writer
-        self._lease_us = lease_us
+        self._policy = policy
+        self._lease_us = int(policy.lease_s * 1e6)
         self._piece = piece
         self._pulse = pulse
         self._ending = ending
@@ -86,6 +88,7 @@ class Work:
             constraint=constraint_in(spec.body),
             said=said_in(spec.body),
         )
+        self._boundary.move_back = self._move_back
         host.on_ready = self._ready
         host.on_pulse = self._boundary.pulse
         host.on_stretch = self._boundary.stretch
@@ -102,6 +105,12 @@ class Work:
         finally:
             sequence.close()
         self.settle()
+
+    def _move_back(self, takeover_s: float | None) -> bool:
+        """To the GPU lane, from what is durable now; False when that does not hold any more where it is made."""
+        self.settle()
+        fence, policy = self._claim.fence, self._policy
+        return patient(self._writer.submit(lambda tx: comeback.go_back(tx, fence, policy, takeover_s)), self._pulse)
 
     def _ready(self, how: Ready) -> None:
         """The prefix is evaluated; a takeover says which way it took and what that cost."""

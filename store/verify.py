@@ -56,6 +56,14 @@ def anchors_file(paths: Paths) -> Path:
     return paths.root / "anchors.txt"
 
 
+def anchor(paths: Paths) -> None:
+    """Write down where the chain ends now, so that a tail that is cut off later is missed."""
+    with read_engine(paths).connect() as connection:
+        seq, link = connection.exec_driver_sql("SELECT seq, hash FROM head WHERE id=1").one()
+    with anchors_file(paths).open("a") as file:
+        file.write(f"{seq} {link}\n")
+
+
 def verify(paths: Paths) -> Verdict:
     """Read the whole store once, in one read transaction."""
     with read_engine(paths).connect() as connection:

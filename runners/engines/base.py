@@ -124,8 +124,6 @@ class Capabilities(msgspec.Struct, frozen=True):
     """Most sequences at once that this engine can take; `LoadPlan.slots` may ask for fewer."""
     fixed_threads: bool = False
     """It keeps the threads it was loaded with."""
-    constraints: bool = False
-    """It can hold an answer to a grammar."""
 
 
 class Host(Protocol):

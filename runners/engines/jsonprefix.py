@@ -17,7 +17,7 @@ def begins_json(text: str) -> bool:
     if not text:
         return True
     closing = _closing(text)
-    return any(_is_json(text + ending + closing) for ending in _ENDINGS)
+    return any(is_json(text + ending + closing) for ending in _ENDINGS)
 
 
 def _closing(text: str) -> str:
@@ -37,7 +37,8 @@ def _closing(text: str) -> str:
     return "".join(reversed(open_now))
 
 
-def _is_json(text: str) -> bool:
+def is_json(text: str) -> bool:
+    """Whether it is a whole JSON value."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):

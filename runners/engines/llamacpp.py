@@ -25,7 +25,7 @@ class LlamaCppEngine:
     """Runs any model file that llama.cpp knows, unmodified, many sequences at once."""
 
     name = "llamacpp"
-    capabilities = Capabilities(workloads=("generate",), resume="token", slots=64, fixed_threads=True, constraints=True)
+    capabilities = Capabilities(workloads=("generate",), resume="token", slots=64, fixed_threads=True)
 
     def __init__(self) -> None:
         try:

@@ -10,7 +10,6 @@
 """
 
 import contextlib
-import json
 from collections import deque
 from collections.abc import Generator, Iterator
 
@@ -18,7 +17,7 @@ import msgspec
 
 from core.errors import CannotContinue, EngineFault, Unworkable
 from runners.engines.base import Chunk, EndReason, GenerateWork, Host, Ready
-from runners.engines.jsonprefix import begins_json
+from runners.engines.jsonprefix import begins_json, is_json
 from runners.engines.llamabody import answer_body, is_greedy
 from runners.engines.llamacache import SlotCache
 from runners.engines.llamahttp import Event, Progress, Question, Stream
@@ -258,14 +257,6 @@ class SlotSequence:
         constraint = self._work.constraint
         if constraint is None or constraint.json_schema is None:
             return
-        if not (_is_json(text) if whole else begins_json(text)):
+        if not (is_json(text) if whole else begins_json(text)):
             words = "The server did not hold the answer to the JSON schema; it may not know all that is in it."
             raise Unworkable(words)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True

@@ -64,12 +64,9 @@ def test_by_longest_answers_one_starts_with_all_of_it_and_never_asks() -> None:
 
 
 def test_several_claimed_at_once_are_counted_one_after_the_other() -> None:
-    facts = {"tokens": 16, "most": 160, "preemptions": 0}
     pool = pool_of(10)
-    assert pool.fits(**facts)
     assert enter(pool, "r1", 16)
     assert enter(pool, "r2", 16)  # 2 and the room for one that may grow, of 8
-    assert not pool.fits(**facts)  # 2 and the room for two, of 6
     assert not enter(pool, "r3", 16)
     assert pool.held() == 4
 
@@ -97,7 +94,6 @@ def test_a_former_attempt_that_has_not_left_yet_keeps_its_place() -> None:
 
 def test_what_never_fits_fails_for_its_size_at_its_first_question_and_nobody_waits_behind_it() -> None:
     pool = pool_of(10)
-    assert pool.fits(tokens=16, most=161, preemptions=0)
     assert enter(pool, "r1", 16, most=161)
     assert pool.held() == 0
     for question in (lambda: pool.asked("r1"), lambda: pool.grow("r1", 17), lambda: pool.fill("r1", 1)):

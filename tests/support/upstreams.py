@@ -4,17 +4,16 @@ What the made-up server and the built-in model say is arithmetic: `fake_upstream
 """
 
 import json
-import struct
 import sys
 import threading
 from collections.abc import Mapping
-from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from fake_upstream import answer
 from house import SETTLED, House, until
+from null_answer import answer_to
 
 from core import events as ev
 from core.words import PairClass
@@ -26,7 +25,6 @@ FAKE = f"{sys.executable} {SUPPORT / 'fake_upstream.py'} --port ${{PORT}}"
 BOX = "upstream:fake"
 UNITS = 40
 ENDS = ("Completed", "Failed", "Cancelled", "Expired")
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" + " " * 12
 
 
 def config(*, policy: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None, **fields: Any) -> str:
@@ -45,11 +43,8 @@ def config(*, policy: Mapping[str, Any] | None = None, settings: Mapping[str, An
 
 
 def built_in(question: str, units: int) -> str:
-    """What the built-in model says: its rule, written down a second time."""
-    tokens = f"user: {question}\nassistant:".encode()
-    seed = blake2b(struct.pack(f"<{len(tokens)}I", *tokens), digest_size=32).digest()
-    blocks = (blake2b(seed + block.to_bytes(8, "little")).digest() for block in range(units // 64 + 1))
-    return "".join(_LETTERS[byte % 64] for byte in b"".join(blocks))[:units]
+    """What the built-in model says to a conversation of one message."""
+    return answer_to(f"user: {question}\nassistant:", units)
 
 
 def spliced(question: str, cut: int, units: int) -> str:
