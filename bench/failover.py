@@ -7,7 +7,7 @@ import time
 from bench.numbers import Figure, percentile
 from bench.parts import Service, service, until
 
-CONFIG = "[policy]\nrestart_backoff_s = 0.0001\ngpu_queue_limit = 1000\ncpu_queue_limit = 1000\n"
+CONFIG = "[policy]\nrestart_backoff_s = 0.0001\nbreaker_faults = 0\ngpu_queue_limit = 1000\ncpu_queue_limit = 1000\n"
 _POLL_S = 0.0005
 REAL = "smollm2-135m"
 STORY = "The keeper of the lighthouse wrote every evening what the sea had done that day, and then he slept. " * 13

@@ -16,7 +16,7 @@ REAL = "smollm2-135m"
 SENTENCE = "The keeper of the lighthouse wrote every evening what the sea had done that day, and then he slept. "
 LONG = SENTENCE * 141
 KILL_AT = 40
-CONFIG = "[policy]\nrestart_backoff_s = 0.0001\nreturn_to_gpu = false\n"
+CONFIG = "[policy]\nrestart_backoff_s = 0.0001\nbreaker_faults = 0\nreturn_to_gpu = false\n"
 MANY = "gpu_slots = 4\npool_tokens = 4096\n" + CONFIG
 _POLL_S = 0.0005
 

@@ -183,7 +183,32 @@ class ReturnFacts(msgspec.Struct, frozen=True, tag="return", tag_field="kind"):
     """The CPU lane cannot work: whatever the way back costs, staying costs more."""
 
 
-Facts = AdmissionFacts | SafepointFacts | PoolFacts | ReturnFacts
+class BreakerFacts(msgspec.Struct, frozen=True, tag="breaker", tag_field="kind"):
+    """Everything `core.breaker.decide` may look at. Seconds."""
+
+    state: Literal["closed", "open", "half-open"]
+    fault: FaultClass | None
+    """What was seen; None: a canary was answered."""
+    fault_kind: str
+    """The evidence in a word; of a canary, what was wrong with it."""
+    counted: int
+    """Faults within the window, this one included."""
+    limit: int
+    """So many open it; 0: no number of them does."""
+    window_s: float
+    trips: int
+    """Openings in a row before."""
+    cooldown_s: float
+    cooldown_max_s: float
+    held: bool = False
+    input_blamed: bool = False
+    """A request's input has ended workers before, and is to blame."""
+    right: int = 0
+    """Canaries answered right in a row, this one included; 0: this one was wrong, or it is a fault."""
+    wanted: int = 1
+
+
+Facts = AdmissionFacts | SafepointFacts | PoolFacts | ReturnFacts | BreakerFacts
 
 
 class Rejected(msgspec.Struct, frozen=True):

@@ -71,6 +71,11 @@ REASONS: Final[Mapping[str, str]] = {
     "rates-unknown": "how fast the lanes are is not known yet",
     "not-worth-it": "going back would save too little",
     "return-off": "work stays on the lane it was moved to",
+    "breaker-open": "its device has failed too often just now",
+    "garbage": "it answered a canary wrongly",
+    "canary-wrong": "it answered a canary wrongly",
+    "device-back": "the device answers again",
+    "slow": "it computes far slower than it did",
 }
 
 _RULES: Final[Mapping[str, str]] = {
@@ -101,6 +106,10 @@ _RULES: Final[Mapping[str, str]] = {
     "pool-full": "the shared cache was full, and it was the last in turn",
     "gpu-is-back": "the GPU lane takes it again",
     "gpu-ready": "the GPU lane serves and has room",
+    "device-fault": "the device itself has failed",
+    "worker-faults": "its workers failed too often within a short time",
+    "still-faulty": "it failed again while it was tried",
+    "canaries-right": "its canaries were answered rightly",
 }
 
 
@@ -242,6 +251,20 @@ def _lost(event: ev.DeviceLost) -> str:
     return f"A device is out ({reason(event.reason)}); {trust}."
 
 
+def _opened(event: ev.BreakerOpened) -> str:
+    until = "until it was found anew" if event.held else f"for {event.cooldown_us / 1e6:g} s"
+    clause = explain_decision(event.decision)
+    why = reason(event.reason) + ("" if clause == reason(event.reason) else f"; {clause}")
+    return f"Nothing begins on the device {until}, because {why}."
+
+
+def _canary(event: ev.CanaryAnswered) -> str:
+    if event.verdict == "wrong":
+        return f"A canary was answered wrongly in {event.took_us / 1e6:.2f} s: {event.note}."
+    kept = ", and its answer is what later ones are compared with" if event.verdict == "recorded" else " rightly"
+    return f"A canary was answered in {event.took_us / 1e6:.2f} s{kept}."
+
+
 _SENTENCES: Final[Mapping[type[ev.Event], Callable[..., str]]] = {
     ev.Admitted: _admitted,
     ev.Refused: _refused,
@@ -269,6 +292,14 @@ _SENTENCES: Final[Mapping[type[ev.Event], Callable[..., str]]] = {
     ev.DeviceFound: lambda e: f"Found {'simulated ' if e.simulated else ''}device {e.name}.",
     ev.DeviceLost: _lost,
     ev.DeviceBack: lambda e: f"A device is back ({reason(e.reason)}).",
+    ev.FaultCounted: lambda e: f"A fault is counted against the device: {reason(e.kind)}.",
+    ev.BreakerOpened: _opened,
+    ev.BreakerHalfOpened: lambda e: f"The device is tried with canaries: {reason(e.reason)}.",
+    ev.CanaryAnswered: _canary,
+    ev.BreakerClosed: lambda e: (
+        f"The device takes work again: {explain_decision(e.decision) if e.decision else reason(e.reason)}."
+    ),
+    ev.HostResumed: lambda e: f"The machine slept for {e.slept_us / 1e6:.0f} s.",
     ev.LaneOut: lambda e: f"{_LANES[e.lane][0].upper()}{_LANES[e.lane][1:]} takes no new work: {reason(e.reason)}.",
     ev.LaneIn: lambda e: f"{_LANES[e.lane][0].upper()}{_LANES[e.lane][1:]} takes work.",
     ev.RunnerStarted: lambda e: f"Runner for {_LANES[e.lane]} started with {e.model} on {e.engine} (pid {e.pid}).",

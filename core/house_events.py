@@ -1,9 +1,12 @@
 """What happened around requests: to devices, lanes, runners, models, pairs of paths, and the service itself."""
 
+from typing import Literal
+
 import msgspec
 
+from core.decision import Decision
 from core.event import Event
-from core.words import Lane, PairClass
+from core.words import FaultClass, Lane, PairClass
 
 
 class DeviceFound(Event, frozen=True):
@@ -27,6 +30,57 @@ class DeviceBack(Event, frozen=True):
 
     reason: str
     epoch: int
+
+
+class FaultCounted(Event, frozen=True):
+    """A fault that speaks against the device."""
+
+    fault: FaultClass
+    kind: str
+    runner: str
+    evidence: dict[str, str | int | float] = msgspec.field(default_factory=dict)
+
+
+class BreakerOpened(Event, frozen=True):
+    """Nothing new begins on the device: for `cooldown_us`, or, when `held`, until it was found anew."""
+
+    reason: str
+    """The kind of the fault that did it."""
+    decision: Decision
+    cooldown_us: int
+    held: bool = False
+
+
+class BreakerHalfOpened(Event, frozen=True):
+    """The device is tried with canaries: its cooldown is over, it was found anew, or somebody asked for it."""
+
+    reason: str
+
+
+class CanaryAnswered(Event, frozen=True):
+    """A short prompt was answered on the device. `recorded`: there was nothing to compare the answer with yet."""
+
+    verdict: Literal["recorded", "right", "wrong"]
+    path: str
+    """What answered, as `core.contract.PathFacts.name` spells it."""
+    units: tuple[int, ...]
+    took_us: int
+    runner: str = ""
+    note: str = ""
+    """What was wrong with it."""
+
+
+class BreakerClosed(Event, frozen=True):
+    """The device takes work again."""
+
+    reason: str
+    decision: Decision | None = None
+
+
+class HostResumed(Event, frozen=True):
+    """The machine slept; what had been promised on its devices may be gone, and clocks have jumped."""
+
+    slept_us: int
 
 
 class LaneOut(Event, frozen=True):

@@ -36,6 +36,24 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Longest pause before a dead process is started again."""
     lane_out_after: Count = 3
     """Failed starts in a row after which a lane takes no new work until a start succeeds."""
+    breaker_faults: Annotated[int, msgspec.Meta(ge=0)] = 3
+    """Worker faults within `breaker_window_s` after which nothing new begins on their device; 0: no number of them."""
+    breaker_window_s: Positive = 120.0
+    """How long a worker fault counts."""
+    breaker_cooldown_s: Positive = 30.0
+    """How long a device takes no work before it is tried again; doubles with each failed try."""
+    breaker_cooldown_max_s: Positive = 600.0
+    """Longest such pause."""
+    breaker_canaries: Count = 2
+    """Canaries that must be answered right in a row before a device takes work again."""
+    breaker_probes: Count = 2
+    """New requests that may wait for a device while it is tried; all others go to the CPU lane."""
+    canary_every_s: Positive = 60.0
+    """How long a lane works before a canary is asked again; it is asked between two requests, never beside one."""
+    slow_factor: Annotated[float, msgspec.Meta(ge=0, le=0.9)] = 0.2
+    """A lane that computes at less than this share of its own usual speed counts as faulty; 0: it never does."""
+    slow_after_s: Positive = 3.0
+    """How long it must be so slow."""
     drain_s: Positive = 6.0
     """Time running work gets to reach a checkpoint when the service is asked to stop."""
     resumable_ttl_s: Positive = 7 * 86400.0
@@ -74,7 +92,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Cores kept free of engine threads where there is more than one."""
     chunk_cap: Count = 16
     """Largest number of units between two checkpoints; fewer where the lane needs more than a quarter of a second."""
-    recovery_budget_s: Positive = 0.3
+    recovery_budget_s: Positive = 0.2
     """Work that a takeover may have to do again: where an engine can save its state, it does so when more than this
     would be lost."""
     snapshot_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.1

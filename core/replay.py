@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from core import admission, pool, returning, safepoint
-from core.decision import AdmissionFacts, Decision, PoolFacts, ReturnFacts
+from core import admission, breaker, pool, returning, safepoint
+from core.decision import AdmissionFacts, BreakerFacts, Decision, PoolFacts, ReturnFacts
 from core.events import Event, Recorded
 from core.machine import apply
 from core.state import RequestState
@@ -38,6 +38,8 @@ def decide_again(decision: Decision) -> Decision:
         return pool.decide(facts)
     if isinstance(facts, ReturnFacts):
         return returning.decide(facts)
+    if isinstance(facts, BreakerFacts):
+        return breaker.decide(facts)
     return safepoint.decide(facts)
 
 

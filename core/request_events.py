@@ -78,7 +78,7 @@ class Preempted(Event, frozen=True):
 
 
 class SnapshotSaved(Event, frozen=True):
-    """The engine's state after `tokens` tokens (prompt, and `units` of the answer) is in a file, on the disk."""
+    """The engine's state after `tokens` tokens (prompt, and `units` of the answer) is in a file."""
 
     tokens: int
     units: int

@@ -159,8 +159,8 @@ class Boundary:
 
     # ---- saving -------------------------------------------------------------------------------------------
 
-    def _save(self, sequence: Sequence, units: int) -> None:
-        self._under_way = self._keeper.save(self._claim, self._loaded, sequence, units)
+    def _save(self, sequence: Sequence, units: int, *, flush: bool = False) -> None:
+        self._under_way = self._keeper.save(self._claim, self._loaded, sequence, units, flush=flush)
         self._since = time.monotonic()
 
     def _settle(self) -> None:
@@ -175,7 +175,7 @@ class Boundary:
         self._await_named()
         lost = saving.lost_s(self._facts(units))
         if self._can_save() and lost is not None and lost > self._policy.recovery_budget_s:
-            self._save(sequence, units)
+            self._save(sequence, units, flush=True)
             self._await_named()
 
     def _await_named(self) -> None:

@@ -119,13 +119,6 @@ def expire_lease(tx: Tx, request_id: str, policy: Policy) -> None:
     failover.after_fault(tx, request_id, fault, policy, actor="supervisor")
 
 
-def device_back(tx: Tx, device: str) -> None:
-    """A lost device answers again: its next span of trust begins."""
-    row = tx.execute("SELECT state, epoch FROM devices WHERE id=?", (device,)).fetchone()
-    if row and row[0] == "lost":
-        tx.append(f"device-{device}", ev.DeviceBack("it answers again", row[1]), actor="supervisor")
-
-
 def set_pressure(tx: Tx, device: str, pressure: Pressure, used: int, total: int) -> None:
     """Keep a device's pressure; the journal hears of it when spilling begins or ends."""
     row = tx.execute("SELECT spilling FROM devices WHERE id=?", (device,)).fetchone()

@@ -8,7 +8,7 @@ from core.policy import Policy
 from core.words import FaultClass
 from runners import stops
 from runners.children import Child, Exit, RunnerSpec
-from store import failover, roster
+from store import breakers, claims, failover, roster
 from store.journal import Tx
 from store.writer import Unit
 
@@ -23,19 +23,26 @@ _ENDED: Final[dict[str | None, tuple[str, FaultClass]]] = {
 }
 """What it says of a worker that it was ended for that."""
 
+_CODES: Final[dict[int | None, tuple[str, FaultClass]]] = {
+    stops.NO_MEMORY: ("allocation-failed", "size"),
+    stops.GARBAGE: ("garbage", "worker"),
+}
+"""What it says of a worker that it ended with that code."""
+
 _CRASHES: Final = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
 
 def after_death(child: Child, spec: RunnerSpec, left: Exit, killed_for: str | None, policy: Policy) -> Unit[None]:
     """The unit of work that tells a runner's death, and what follows for its requests and its lane."""
     fault = fault_of(spec, child.id, left, killed_for)
-    name = child.id
+    name, loaded = child.id, child.loaded
     load_failure = _load_failure(left, child.failed_starts, policy.lane_out_after)
 
     def unit(tx: Tx) -> None:
         exited = ev.RunnerExited(left.signal, left.code, killed_for)
         gone = tx.append(f"runner-{name}", exited, actor="supervisor")
         roster.strike(tx, name)
+        _count(tx, fault, policy, loaded=loaded, cause=gone.seq)
         failover.runner_lost(tx, name, policy, fault, actor="supervisor", cause=gone.seq)
         if load_failure and spec.lane == "gpu":
             failover.lane_lost(tx, spec.model, spec.device, load_failure, policy, actor="supervisor")
@@ -43,6 +50,21 @@ def after_death(child: Child, spec: RunnerSpec, left: Exit, killed_for: str | No
             failover.cpu_lane_out(tx, spec.model, load_failure, policy, actor="supervisor")
 
     return unit
+
+
+def _count(tx: Tx, fault: ev.FaultSeen, policy: Policy, *, loaded: bool, cause: int) -> None:
+    """Let the device's breaker hear of it.
+
+    Who died before its model was up says more of the model than of the device, unless the device is being tried.
+    """
+    before = breakers.breaker_of(tx, fault.device)
+    trying = before is not None and before.state == "half-open" and fault.kind in failover.BLAMING | {"killed"}
+    if fault.fault not in {"worker", "device"} or not (loaded or trying or fault.fault == "device"):
+        return
+    held = [tx.state(request_id) for request_id in claims.held_by(tx, fault.runner)]
+    blamed = fault.blames_input and any(state is not None and state.deaths for state in held)
+    counted = ev.FaultCounted(fault.fault, fault.kind, fault.runner, fault.evidence)
+    breakers.fault(tx, fault.device, counted, policy, actor="supervisor", cause=cause, input_blamed=blamed)
 
 
 def fault_of(spec: RunnerSpec, runner: str, left: Exit, killed_for: str | None) -> ev.FaultSeen:
@@ -75,8 +97,8 @@ def _kind(left: Exit, killed_for: str | None) -> tuple[str, FaultClass]:
         return _ENDED[killed_for]
     if killed_for is not None and killed_for.startswith(XID):
         return "xid", "worker"
-    if left.code == stops.NO_MEMORY:
-        return "allocation-failed", "size"
+    if left.code in _CODES:
+        return _CODES[left.code]
     if left.signal is not None:
         return ("crashed" if left.signal in _CRASHES else "killed"), "worker"
     return "exited", "worker"

@@ -18,7 +18,7 @@ from runners import stops
 from runners.boundary import GiveWay, GoneBack
 from runners.host import CANCEL
 from runners.work import Work
-from store import claims, failover, snapshots
+from store import breakers, claims, failover, snapshots
 from store.claims import Claim, Owner
 from store.journal import Tx
 from store.writer import Writer
@@ -70,7 +70,7 @@ class Endings:
         """The device is gone, and everything on it moves."""
         log.error("device lost: %s", reason)
         owner, policy = self._owner, self._policy
-        self._writer.run(lambda tx: failover.device_lost(tx, owner.device, policy, reason=reason, actor=owner.runner))
+        self._writer.run(lambda tx: breakers.device_lost(tx, owner.device, policy, reason=reason, actor=owner.runner))
         return stops.DEVICE_LOST
 
     def no_memory(self, taken: Claim, refused: AllocationFailed) -> None:

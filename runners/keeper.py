@@ -1,7 +1,9 @@
 """Saved states on the disk, for one runner: saved between chunks, named once they are durable, checked before use.
 
-1. The engine writes a file under a draft's name while the work stands still; hashing, flushing and naming it happen
-   beside the work that goes on. The event that names it is written after its bytes are on the disk.
+1. The engine writes a file under a draft's name while the work stands still; hashing and naming it happen beside the
+   work that goes on. What is saved for a way that is certain (a stop, a move) is on the disk before it is named. What
+   is saved in passing is not flushed: it outlives every process, and is mostly replaced before it would have to be
+   written; after a power cut its digest tells what is missing, and the prefix is computed again.
 2. A file is handed to an engine only if its bytes are those that were saved and it is of the kind that engine takes:
    native code dies of a damaged one.
 3. Saving is a comfort: when it fails, or there is no room, the work goes on without.
@@ -58,8 +60,10 @@ class Keeper:
         self._later = ThreadPoolExecutor(1, thread_name_prefix="keeper")
         self._token_bytes = 0.0
         self._not_before = 0.0
+        self._last_s: float | None = None
         self.token_s: float | None = None
-        """Seconds that saving took for each token, last time; None: nothing was saved yet."""
+        """Seconds that saving takes for each token; None: nothing was saved yet. The faster of the last two counts: a
+        disk that stalls once is no reason to save less."""
 
     def newest(self, look: Sees, claim: Claim, kv_format: str) -> tuple[Snapshot | None, str]:
         """The saved state to begin with, or None and the reason why the one that is there is not used."""
@@ -82,8 +86,13 @@ class Keeper:
             self._writer.run(lambda tx: snapshots.reject(tx, claim.fence, bad, reason))
         _remove(self._folder / bad.name)
 
-    def save(self, claim: Claim, loaded: Loaded, sequence: Sequence, units: int) -> Saved | None:
-        """Save the state between two chunks, and name it later; None when that could not be."""
+    def save(
+        self, claim: Claim, loaded: Loaded, sequence: Sequence, units: int, *, flush: bool = False
+    ) -> Saved | None:
+        """Save the state between two chunks, and name it later; None when that could not be.
+
+        With `flush` it is on the disk before it gets its name.
+        """
         if self._limit == 0 or time.monotonic() < self._not_before or not self._room(units + len(claim.spec.tokens)):
             return None
         draft = self._folder / f"{self._runner}~{secrets.token_hex(6)}{DRAFT}"
@@ -97,7 +106,7 @@ class Keeper:
             self._not_before = time.monotonic() + _AFTER_FAILURE_S
             return None
         took = time.monotonic() - began
-        self.token_s = took / max(1, tokens)
+        self._learn(took / max(1, tokens))
         evaluated = len(claim.spec.tokens)
         new = Kept(
             request_id=claim.fence.request_id,
@@ -110,18 +119,23 @@ class Keeper:
             kv_format=loaded.kv_format,
         )
         self._token_bytes = new.bytes / max(1, tokens)
-        return Saved(tokens, self._later.submit(self._name, claim, draft, new, took))
+        return Saved(tokens, self._later.submit(self._name, claim, draft, new, took, flush=flush))
+
+    def _learn(self, token_s: float) -> None:
+        before, self._last_s = self._last_s, token_s
+        self.token_s = token_s if before is None else min(before, token_s)
 
     def close(self) -> None:
         """Finish what is under way."""
         self._later.shutdown()
 
-    def _name(self, claim: Claim, draft: Path, new: Kept, took_s: float) -> bool:
+    def _name(self, claim: Claim, draft: Path, new: Kept, took_s: float, *, flush: bool) -> bool:
         final = self._folder / new.name
         try:
-            digest = _digest(draft, flush=True)
+            digest = _digest(draft, flush=flush)
             draft.rename(final)
-            _flush(self._folder)
+            if flush:
+                _flush(self._folder)
             whole = msgspec.structs.replace(new, digest=digest)
             outcome = self._writer.run(
                 lambda tx: snapshots.keep(tx, claim.fence, whole, took_us=int(took_s * 1e6), limit=self._limit)

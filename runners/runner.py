@@ -37,6 +37,7 @@ from core.machine import CLAIMABLE_SQL
 from core.state import RequestState
 from runners import stops
 from runners.boundary import Boundary, Pace
+from runners.canary import Canary
 from runners.corebook import CoreBook
 from runners.devices.base import Device
 from runners.devices.real import RealDevice, is_real, written
@@ -97,6 +98,8 @@ class Runner:
         self._busy = 0
         self._alone = False
         """What is worked on may end this worker: nothing is taken up beside it."""
+        self._sung = False
+        """A canary was answered rightly since the model was loaded."""
         self._busy_lock = threading.Lock()
         self._freed = threading.Event()
 
@@ -116,15 +119,16 @@ class Runner:
             driver = connection.connection.driver_connection
             assert isinstance(driver, sqlite3.Connection)
             bell = Doorbell(driver)
+            canary = self._canary(place)
             next_look = 0.0
             while not self.draining.is_set() and self._exit is None:
-                self._beat("idle")
-                if self._busy == 0 and time.monotonic() >= next_look and not self._works(place):
+                if self._busy == 0 and time.monotonic() >= next_look and not self._fit(place, canary, driver):
                     break
+                self._beat("idle")
                 if self._room(slots) and (bell.rang() or time.monotonic() >= next_look):
                     next_look = time.monotonic() + _RECHECK_S
                     while (room := self._room(slots)) and self._claim(driver, room, place.pool):
-                        pass
+                        canary.worked()
                 elif self._room(slots):
                     time.sleep(_IDLE_S)
                 else:
@@ -142,14 +146,39 @@ class Runner:
         self.writer.close()
         return self._exit or 0
 
-    def _works(self, place: Place) -> bool:
-        """Whether what computes is still there; asked while nothing does."""
+    def _canary(self, place: Place) -> Canary:
+        return Canary(
+            self.owner,
+            self.writer,
+            self.policy,
+            self.side,
+            device=self.device,
+            cores=self.cores if place.cores else None,
+            fixed_threads=place.threads,
+            beat=lambda: self._beat("busy" if self._sung else "loading"),
+        )
+
+    def _fit(self, place: Place, canary: Canary, driver: sqlite3.Connection) -> bool:
+        """Whether what computes is still there, and answers the canary rightly if one is due; asked while it is idle.
+
+        The first canary belongs to loading: a model that cannot answer it is not up.
+        """
         try:
             place.loaded.check()
+            while canary.due(Look(driver, self.clock.now_us())) and not self.draining.is_set():
+                if canary.ask(place.loaded) == "wrong":
+                    self._exit = stops.GARBAGE
+                    return False
+        except DeviceFault as fault:
+            self._exit = self.endings.device_lost(str(fault))
+            return False
         except EngineFault as error:
             log.error("%s", error)  # noqa: TRY400 -- the message says it all
             self._exit = stops.ENGINE_FAILED
             return False
+        except NoSpace as error:
+            log.warning("cannot write what a canary answered: %s", error)
+        self._sung = True
         return True
 
     def _room(self, slots: int) -> int:

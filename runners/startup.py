@@ -102,6 +102,9 @@ def recover(
     started = tx.append("service", ev.ServiceStarted(VERSION, os.getpid(), sqlite_version()), actor=actor)
     if device is not None and tx.execute("SELECT 1 FROM devices WHERE id=?", (device.id,)).fetchone() is None:
         tx.append(f"device-{device.id}", ev.DeviceFound(device.name, device.simulated, device.total), actor=actor)
+    for name in sorted({spec.device for spec in specs if spec.device.startswith(UPSTREAM)}):
+        if tx.execute("SELECT 1 FROM devices WHERE id=?", (name,)).fetchone() is None:
+            tx.append(f"device-{name}", ev.DeviceFound(name.removeprefix(UPSTREAM), False, None), actor=actor)
     clear_run(tx)
     entries = {entry.id: entry for entry in models}
     for spec in specs:

@@ -10,3 +10,5 @@ LOAD_FAILED = 77
 """The model could not be loaded."""
 NOT_ON_DEVICE = 78
 """The model was loaded, and took nothing of the device that it was loaded for."""
+GARBAGE = 79
+"""A canary was answered wrongly, or not at all."""

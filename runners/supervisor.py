@@ -30,7 +30,8 @@ from core.errors import FailsoftError, NoSpace
 from runners import accelerator, startup, stops
 from runners.accelerator import Accelerator
 from runners.children import Child, Exit, RunnerSpec
-from runners.clocks import Clocks, device_back
+from runners.clocks import Clocks
+from runners.cooldowns import Cooldowns
 from runners.deaths import after_death
 from runners.devices.base import OUT
 from runners.drain import Drain
@@ -41,7 +42,7 @@ from runners.pulse import Pulse
 from runners.residents import Residents
 from runners.upkeep import Upkeep
 from runners.xids import Xids
-from store import failover, promises, roster
+from store import breakers, promises, roster
 from store.database import Paths, default_root, migrate, read_engine
 from store.gate import Gate
 from store.house import drain
@@ -107,6 +108,7 @@ class Supervisor:
                 driver = connection.connection.driver_connection
                 assert isinstance(driver, sqlite3.Connection)
                 self.drain = Drain(self.children, driver, self.policy)
+                self.cooldowns = Cooldowns(driver, self._later, self.writer.clock)
                 self.clocks = Clocks(driver, self._later, self.policy, self.writer.clock)
                 self.residents = self._residents(device.id if device else "", driver)
                 self.xids = Xids(device.id if device else "", self.children, driver, self.writer.clock)
@@ -190,7 +192,9 @@ class Supervisor:
                     self._later(self._registration(child, child.spec))
 
     def _device_out(self, child: Child) -> bool:
-        return child.spec is not None and child.spec.lane == "gpu" and ("device", child.spec.device) in self._out
+        if child.spec is None:
+            return False
+        return ("device", child.spec.device) in self._out or self.cooldowns.open(child.spec.device)
 
     def _registration(self, child: Child, spec: RunnerSpec) -> Callable[[Tx], None]:
         name, pid, ticks = child.id, child.pid, child.ticks
@@ -232,6 +236,7 @@ class Supervisor:
 
     def _clocks(self) -> None:
         self.clocks.tick()
+        self.cooldowns.tick()
         if self.drain.tick():
             return
         self.residents.tick()
@@ -246,7 +251,7 @@ class Supervisor:
             elif seen is None and recorded == "lost":
                 self._out.add(("device", device))
             elif seen == "ok" and recorded == "lost":
-                self._later(partial(device_back, device=device))
+                self._later(partial(breakers.device_back, device=device, reason="it answers again", actor="supervisor"))
                 self._out.discard(("device", device))
             elif seen == "ok":
                 self._out.discard(("device", device))
@@ -258,7 +263,7 @@ class Supervisor:
                 child.kill("device-lost")
         if not known:
             log.error("device %s is lost: %s", device, reason)
-            self._later(lambda tx: failover.device_lost(tx, device, self.policy, reason=reason, actor="supervisor"))
+            self._later(lambda tx: breakers.device_lost(tx, device, self.policy, reason=reason, actor="supervisor"))
 
     def _beats(self) -> None:
         self.hangs.monitor(self.clocks.silent_s())

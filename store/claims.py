@@ -110,9 +110,12 @@ def claim(
 
 
 def _out(tx: Tx, device: str) -> bool:
-    """Whether trust in the device has ended. A runner that is not gone yet must not begin anew under the new epoch."""
-    row = tx.execute("SELECT state FROM devices WHERE id=?", (device,)).fetchone()
-    return row is not None and row[0] != "ok"
+    """Whether nothing is to begin on the device: trust in it has ended, or its breaker is not closed.
+
+    A runner that is not gone yet must not begin anew under a new epoch.
+    """
+    row = tx.execute("SELECT state, breaker FROM devices WHERE id=?", (device,)).fetchone()
+    return row is not None and row != ("ok", "closed")
 
 
 def _next(tx: Tx, owner: Owner, policy: Policy) -> RequestState | None:

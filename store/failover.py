@@ -11,7 +11,7 @@ from core import safepoint
 from core.decision import Decision, SafepointFacts
 from core.policy import Policy
 from core.state import RequestState
-from core.words import ACTIVE
+from core.words import ACTIVE, FaultClass
 from store import claims, comeback, laneviews
 from store.journal import Tx
 
@@ -86,17 +86,29 @@ def runner_lost(
     return held
 
 
-def device_lost(tx: Tx, device: str, policy: Policy, *, reason: str, actor: str) -> bool:
-    """A device is gone: new epoch, its lanes out, everything on it moved. False when that was known already."""
-    row = tx.execute("SELECT state, epoch FROM devices WHERE id=?", (device,)).fetchone()
-    if row is None or row[0] != "ok":
-        return False
-    lost = tx.append(f"device-{device}", ev.DeviceLost(reason, row[1] + 1), actor=actor)
-    models = [m for (m,) in tx.execute("SELECT model FROM lanes WHERE lane='gpu' AND device=?", (device,)).fetchall()]
-    for model in models:
-        laneviews.set_serving(tx, "gpu", model, "device-lost", actor=actor, cause=lost.seq)
-        _move_all(tx, device, model, policy, actor=actor, cause=lost.seq)
-    return True
+def leave_device(
+    tx: Tx,
+    device: str,
+    policy: Policy,
+    *,
+    kind: str,
+    fault_class: FaultClass,
+    actor: str,
+    cause: int | None = None,
+    running: bool = False,
+) -> None:
+    """Nothing begins on a device any more: who waits for it goes on by rule; with `running`, who is worked on as well.
+
+    A device that serves a CPU lane is left the same way.
+    """
+    rows = tx.execute("SELECT lane, model FROM lanes WHERE device=?", (device,)).fetchall()
+    for lane, model in rows:
+        if lane == "gpu":
+            _move_all(
+                tx, device, model, policy, actor=actor, cause=cause, kind=kind, fault_class=fault_class, running=running
+            )
+        else:
+            _leave_cpu_lane(tx, model, policy, actor=actor)
 
 
 def lane_lost(tx: Tx, model: str, device: str, reason: str, policy: Policy, *, actor: str) -> None:
@@ -113,18 +125,19 @@ def _move_all(
     *,
     actor: str,
     cause: int | None = None,
-    kind: str = "device-lost",
-    fault_class: str = "device",
+    kind: str,
+    fault_class: FaultClass,
+    running: bool = True,
 ) -> None:
     waiting = tx.execute(
-        "SELECT id FROM requests WHERE lane='gpu' AND model=? AND "
+        "SELECT id FROM requests WHERE lane='gpu' AND model=? AND running<=? AND "
         "state IN ('admitted','running-gpu','checkpointed','rerouted-cpu') ORDER BY turn_us",
-        (model,),
+        (model, int(running)),
     ).fetchall()
     for (request_id,) in waiting:
         state = tx.state(request_id)
         assert state is not None
-        fault = ev.FaultSeen(fault_class, kind, "gpu", state.runner or "", device)  # type: ignore[arg-type]
+        fault = ev.FaultSeen(fault_class, kind, "gpu", state.runner or "", device)
         seen_decision = decide(tx, state, fault, policy)
         if seen_decision.action == safepoint.REQUEUE and not state.running:
             # It waits where it is; for what, is said once.
@@ -140,6 +153,10 @@ def cpu_lane_out(tx: Tx, model: str, reason: str, policy: Policy, *, actor: str)
     Who cannot go there waits on: the lane is tried again.
     """
     laneviews.set_serving(tx, "cpu", model, reason, actor=actor)
+    _leave_cpu_lane(tx, model, policy, actor=actor)
+
+
+def _leave_cpu_lane(tx: Tx, model: str, policy: Policy, *, actor: str) -> None:
     waiting = tx.execute(
         "SELECT id FROM requests WHERE lane='cpu' AND model=? AND running=0 AND cancel_asked=0 AND "
         "state IN ('checkpointed','rerouted-cpu') ORDER BY turn_us",

@@ -50,4 +50,5 @@ def reading_of(tx: Sees, device: str) -> tuple[int, str] | None:
 
 def known_cards(tx: Sees) -> tuple[str, ...]:
     """Ids of the real accelerators that were ever used with this record."""
-    return tuple(row[0] for row in tx.execute("SELECT id FROM devices WHERE simulated=0 ORDER BY id", ()).fetchall())
+    sql = "SELECT id FROM devices WHERE simulated=0 AND id NOT LIKE 'upstream:%' ORDER BY id"
+    return tuple(row[0] for row in tx.execute(sql, ()).fetchall())

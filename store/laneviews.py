@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from core import events as ev
+from core.breaker import Word
 from core.contract import HOST, PathFacts, kind_of, pair_class
 from core.decision import LaneFacts, Part
 from core.lanes import turn_us
@@ -16,12 +17,13 @@ from store.journal import Sees, Tx
 
 _WAITING: Final = f"SELECT count(*) FROM requests WHERE {CLAIMABLE_SQL} AND lane=? AND model=?"  # noqa: S608 -- constants
 _LANE: Final = (
-    "SELECT serving, out_reason, context, device, engine, contract, slots FROM lanes WHERE lane=? AND model=?"
+    "SELECT l.serving, l.out_reason, l.context, l.device, l.engine, l.contract, l.slots, "
+    "coalesce(d.breaker, 'closed') FROM lanes l LEFT JOIN devices d ON d.id=l.device WHERE l.lane=? AND l.model=?"
 )
 
 
 class LaneRow(msgspec.Struct, frozen=True):
-    """One lane for one model, as the supervisor keeps it."""
+    """One lane for one model, as the supervisor keeps it. It serves only while its device's breaker is closed."""
 
     lane: Lane
     model: str
@@ -46,6 +48,11 @@ class LaneRow(msgspec.Struct, frozen=True):
     """Never unloaded to make room."""
     slots: int = 1
     """Requests it works on at once."""
+    breaker: Word = "closed"
+    """Of its device."""
+
+
+BREAKER_OPEN: Final = "breaker-open"
 
 
 def lane_row(tx: Sees, lane: Lane, model: str) -> LaneRow | None:
@@ -53,8 +60,10 @@ def lane_row(tx: Sees, lane: Lane, model: str) -> LaneRow | None:
     row = tx.execute(_LANE, (lane, model)).fetchone()
     if row is None:
         return None
-    serving, reason, context, device, engine, contract, slots = row
-    return LaneRow(lane, model, bool(serving), reason, context, device, engine, contract, slots=slots)
+    serving, reason, context, device, engine, contract, slots, breaker = row
+    if serving and breaker != "closed":
+        serving, reason = False, BREAKER_OPEN
+    return LaneRow(lane, model, bool(serving), reason, context, device, engine, contract, slots=slots, breaker=breaker)
 
 
 def put_lane(tx: Tx, row: LaneRow) -> None:
@@ -93,8 +102,8 @@ def put_lane(tx: Tx, row: LaneRow) -> None:
 
 def set_serving(tx: Tx, lane: Lane, model: str, reason: str | None, *, actor: str, cause: int | None = None) -> None:
     """Take a lane out for a reason, or in with None. Says so in the journal when it changes."""
-    before = lane_row(tx, lane, model)
-    if before is None or (before.serving, before.out_reason) == (reason is None, reason):
+    before = tx.execute("SELECT serving, out_reason FROM lanes WHERE lane=? AND model=?", (lane, model)).fetchone()
+    if before is None or (bool(before[0]), before[1]) == (reason is None, reason):
         return
     tx.execute(
         "UPDATE lanes SET serving=?, out_reason=?, since_us=? WHERE lane=? AND model=?",
@@ -116,12 +125,20 @@ def layers_promised(tx: Sees, model: str) -> int | None:
     return None if row is None else row[0]
 
 
-def lane_facts(tx: Tx, lane: Lane, model: str, limit: int) -> LaneFacts:
-    """What admission may know of a lane now."""
+def lane_facts(tx: Tx, lane: Lane, model: str, limit: int, probes: int) -> LaneFacts:
+    """What admission may know of a lane now; so many new requests as `probes` may wait while its device is tried."""
     row = lane_row(tx, lane, model)
     if row is None:
         return LaneFacts(present=False, serving=False, out_reason=None, waiting=0, limit=limit, context=0)
+    if row.breaker == "half-open" and row.out_reason == BREAKER_OPEN and not _peopled(tx, row.device):
+        # Nobody is there to be asked; a request that waits for the lane brings somebody.
+        row, limit = msgspec.structs.replace(row, serving=True, out_reason=None), min(limit, probes)
     return LaneFacts(True, row.serving, row.out_reason, waiting(tx, lane, model), limit, row.context)
+
+
+def _peopled(tx: Sees, device: str) -> bool:
+    """Whether a runner of the device is up, or on its way."""
+    return tx.execute("SELECT 1 FROM runners WHERE device=? LIMIT 1", (device,)).fetchone() is not None
 
 
 def waiting(tx: Sees, lane: Lane, model: str) -> int:
@@ -143,10 +160,12 @@ def position(tx: Tx, state: RequestState) -> int | None:
 def path_of(tx: Sees, row: LaneRow) -> PathFacts:
     """The lane as a path that answers. A card counts as its kind: what was proved outlives a change of cards."""
     found = tx.execute("SELECT simulated, name FROM devices WHERE id=?", (row.device,)).fetchone()
-    if found is not None:
+    if row.device.startswith("upstream:"):
+        kind = row.device
+    elif found is not None:
         kind = HOST if found[0] else kind_of(found[1])
     else:
-        kind = HOST if row.lane == "cpu" and not row.device.startswith("upstream:") else row.device
+        kind = HOST if row.lane == "cpu" else row.device
     return PathFacts(row.engine, row.contract, kind, row.slots)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from core import breaker
 from core import events as ev
 from core.events import Recorded
 from core.lanes import turn_us
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(RequestState).decode
+_decode_breaker: Final = msgspec.json.Decoder(breaker.Breaker).decode
 
 _UPDATE: Final = (
     "UPDATE requests SET state=?, lane=?, running=?, cancel_asked=?, version=?, turn_us=?, not_before_us=?, "
@@ -115,5 +117,18 @@ def other(tx: "Tx", record: Recorded) -> None:
                 "UPDATE devices SET state='ok', reason=NULL, epoch=?, since_us=? WHERE id=?",
                 (event.epoch, record.at_us, device),
             )
+        case ev.FaultCounted() | ev.BreakerOpened() | ev.BreakerHalfOpened() | ev.CanaryAnswered() | ev.BreakerClosed():
+            _breaker(tx, device, record)
         case _:
             pass
+
+
+def _breaker(tx: "Tx", device: str, record: Recorded) -> None:
+    row = tx.execute("SELECT breaker_doc FROM devices WHERE id=?", (device,)).fetchone()
+    if row is None:
+        return
+    before = _decode_breaker(row[0]) if row[0] else breaker.Breaker()
+    after = breaker.apply(before, record.event, record.at_us)
+    if after != before:
+        doc = _encode(after).decode()
+        tx.execute("UPDATE devices SET breaker=?, breaker_doc=? WHERE id=?", (after.state, doc, device))

@@ -20,6 +20,7 @@ from core.state import RequestState
 from store import tables
 from store.contents import Spec, StoredChunk, read_chunk, read_spec
 from store.journal import FIELDS, record_of
+from store.laneviews import BREAKER_OPEN
 from store.projections import state_of
 from store.reservations import device_facts
 
@@ -224,10 +225,17 @@ class Reader:
         return [row_dict(row) for row in rows]
 
     async def lanes(self) -> list[dict[str, Any]]:
-        """Lane rows, with how many run and wait and since when the oldest waits."""
+        """Lane rows, with how many run and wait and since when the oldest waits.
+
+        A lane is out while its device's breaker is not closed.
+        """
         table = tables.lanes
-        rows = [row_dict(row) for row in await self._rows(select(table).order_by(table.c.lane.desc(), table.c.model))]
+        devices = tables.devices
+        joined = select(table, devices.c.breaker).join(devices, devices.c.id == table.c.device, isouter=True)
+        rows = [row_dict(row) for row in await self._rows(joined.order_by(table.c.lane.desc(), table.c.model))]
         for row in rows:
+            if row["serving"] and row["breaker"] not in {None, "closed"}:
+                row |= {"serving": 0, "out_reason": BREAKER_OPEN}
             key = (row["lane"], row["model"])
             counted = await self._text(
                 "SELECT count(*), sum(running), min(CASE WHEN running=0 THEN created_us END) FROM requests "

@@ -37,8 +37,8 @@ def facts_for(
         max_units=max_units,
         failover=failover,  # type: ignore[arg-type]  # callers hold one of the words
         draining=house.draining(tx),
-        gpu=laneviews.lane_facts(tx, "gpu", model, policy.gpu_queue_limit),
-        cpu=laneviews.lane_facts(tx, "cpu", model, policy.cpu_queue_limit),
+        gpu=laneviews.lane_facts(tx, "gpu", model, policy.gpu_queue_limit, policy.breaker_probes),
+        cpu=laneviews.lane_facts(tx, "cpu", model, policy.cpu_queue_limit, policy.breaker_probes),
         device=reservations.device_facts(tx, gpu.device, policy, without=request_id) if gpu and accounted else None,
         need=need if accounted else None,
         host=reservations.host_facts(tx, policy, cpu_need.token * tokens) if cpu_need else None,

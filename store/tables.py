@@ -90,6 +90,8 @@ devices = Table(
     Column("since_us", BigInteger, nullable=False),
     Column("spilling", Integer, nullable=False, server_default="0"),
     Column("calm_us", BigInteger),
+    Column("breaker", Text, nullable=False, server_default="closed"),
+    Column("breaker_doc", Text),
 )
 
 leases = Table(

@@ -15,6 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from core import events as ev
+from core.breaker import Breaker
+from core.breaker import apply as apply_breaker
 from core.errors import IllegalEvent
 from core.events import Recorded
 from core.machine import apply
@@ -25,8 +27,8 @@ from store.keepsakes import misfit
 from store.projections import columns
 
 _ANCHOR: Final = re.compile(r"^(\d+) ([0-9a-f]{64})$", re.MULTILINE)
-_Device = tuple[str, int, int | None, str, str | None, int, int]
-"""Columns of a row of `devices` after its id."""
+_Device = tuple[str, int, int | None, str, str | None, int, int, Breaker]
+"""Columns of a row of `devices` after its id, and its breaker."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -157,11 +159,13 @@ def _follow_device(record: Recorded, devices: dict[str, _Device]) -> None:
     id_ = record.stream.removeprefix("device-")
     match record.event:
         case ev.DeviceFound() as event:
-            devices[id_] = (event.name, int(event.simulated), event.total_bytes, "ok", None, 1, record.at_us)
+            devices[id_] = (event.name, int(event.simulated), event.total_bytes, "ok", None, 1, record.at_us, Breaker())
         case ev.DeviceLost() as event if id_ in devices:
-            devices[id_] = (*devices[id_][:3], "lost", event.reason, event.epoch, record.at_us)
+            devices[id_] = (*devices[id_][:3], "lost", event.reason, event.epoch, record.at_us, devices[id_][-1])
         case ev.DeviceBack() as event if id_ in devices:
-            devices[id_] = (*devices[id_][:3], "ok", None, event.epoch, record.at_us)
+            devices[id_] = (*devices[id_][:3], "ok", None, event.epoch, record.at_us, devices[id_][-1])
+        case _ if id_ in devices and id_ != record.stream:
+            devices[id_] = (*devices[id_][:-1], apply_breaker(devices[id_][-1], record.event, record.at_us))
         case _:
             pass
 
@@ -184,9 +188,9 @@ def _projections(
     if seen != len(states):
         raise _Broken(seq, f"{len(states) - seen} requests have events but no row")
     kept = {
-        row[0]: row[1:]
-        for row in driver.execute(
-            "SELECT id, name, simulated, total_bytes, state, reason, epoch, since_us FROM devices"
+        id_: (*row, msgspec.json.decode(doc, type=Breaker) if doc else Breaker())
+        for id_, *row, doc in driver.execute(
+            "SELECT id, name, simulated, total_bytes, state, reason, epoch, since_us, breaker_doc FROM devices"
         ).fetchall()
     }
     for id_ in sorted(kept.keys() | devices.keys()):

@@ -221,10 +221,10 @@ def test_every_rule_is_explained() -> None:
     """Each word with a hyphen that a decider writes down as a rule stands in docs/rules.md."""
     told = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", (ROOT / "docs" / "rules.md").read_text()))
     not_rules = {"continue-cpu", "restart-cpu", "run-gpu", "reroute-cpu", "gpu-queue-full", "cpu-queue-full"}
-    not_rules |= {"return-gpu", "stay-cpu", "reserve-max"}
+    not_rules |= {"half-open", "return-gpu", "stay-cpu", "reserve-max"}
     kinds = {"service-stopped", "model-changed", "load-failed", "not-on-device"}
     written: set[str] = set()
-    for name in ("admission", "safepoint", "residency", "pool", "returning"):
+    for name in ("admission", "safepoint", "residency", "pool", "returning", "breaker"):
         for node in ast.walk(ast.parse((ROOT / "core" / f"{name}.py").read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 written |= {node.value} if re.fullmatch(r"[a-z]+(-[a-z]+)+", node.value) else set()

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from core import events as ev
-from store import failover
+from store import breakers
 from store.clock import boot_id
 from store.settings import Settings
 
@@ -90,5 +90,5 @@ def play(box: Any) -> Iterator[tuple[str, str]]:
 def lose(box: Any) -> None:
     """The simulated card falls off the bus."""
     policy = box.settings.policy
-    box.writer.run(lambda tx: failover.device_lost(tx, "sim-0", policy, reason="fell off the bus", actor="monitor"))
+    box.writer.run(lambda tx: breakers.device_lost(tx, "sim-0", policy, reason="fell off the bus", actor="monitor"))
     reading(box, "sim-0", state="lost", reason="fell off the bus", simulated=True)

@@ -6,15 +6,27 @@ from typing import get_args
 import pytest
 from machine_cases import LANE, sample
 
+from core import breaker
 from core import events as ev
-from core.decision import AdmissionFacts, Decision, Rejected
+from core.decision import AdmissionFacts, BreakerFacts, Decision, Rejected
 from core.explain import REASONS, explain, moved
 from core.words import FaultClass
 
+OPENED = breaker.decide(BreakerFacts("closed", "worker", "killed", 3, 3, 120.0, 0, 30.0, 600.0))
 OTHERS = [
     ev.DeviceFound("Card", True, None),
     ev.DeviceLost("device-lost", 2),
     ev.DeviceBack("it answers again", 3),
+    ev.FaultCounted("worker", "killed", "gpu-1"),
+    ev.BreakerOpened("killed", OPENED, 30_000_000),
+    ev.BreakerOpened("device-lost", OPENED, 30_000_000, held=True),
+    ev.BreakerHalfOpened("device-back"),
+    ev.CanaryAnswered("recorded", "null/1@host", (1, 2), 200_000),
+    ev.CanaryAnswered("right", "null/1@host", (1, 2), 200_000),
+    ev.CanaryAnswered("wrong", "null/1@host", (1, 3), 200_000, "gpu-1", "1 of 2 units agree"),
+    ev.BreakerClosed("canaries", OPENED),
+    ev.BreakerClosed("asked"),
+    ev.HostResumed(7_200_000_000),
     ev.LaneOut("gpu", "load-failed"),
     ev.LaneIn("cpu"),
     ev.RunnerStarted("gpu", "sim-0", 12, "null/1", "null"),

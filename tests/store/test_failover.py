@@ -7,7 +7,7 @@ from desk import MODEL, Desk, lane_row
 
 from core import events as ev
 from core.replay import redecide
-from store import claims, commands, failover, laneviews
+from store import breakers, claims, commands, failover, laneviews
 from store.claims import Claim
 
 
@@ -154,7 +154,7 @@ def test_a_runner_that_held_several(desk: Desk) -> None:
 
 
 def lose(desk: Desk) -> bool:
-    return desk.run(lambda tx: failover.device_lost(tx, "sim-0", desk.policy, reason="device-lost", actor="test"))
+    return desk.run(lambda tx: breakers.device_lost(tx, "sim-0", desk.policy, reason="device-lost", actor="test"))
 
 
 def test_a_lost_device_moves_all_that_was_on_it(desk: Desk) -> None:
@@ -197,7 +197,9 @@ def test_without_a_cpu_lane_what_can_wait_waits(bare: Desk) -> None:
     assert bare.types(waiting) == ["Admitted", "Replanned"]
     assert bare.state(waiting).waits_for == "device-lost"
     assert bare.claim() is None
-    bare.run(lambda tx: tx.append("device-sim-0", ev.DeviceBack("back", 2), actor="test"))
+    bare.run(lambda tx: breakers.device_back(tx, "sim-0", "it answers again", actor="test"))
+    assert bare.claim() is None, "it is tried with canaries first"
+    bare.sing()
     assert bare.take().state.id == started
 
 

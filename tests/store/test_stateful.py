@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from core import events as ev
 from core.errors import Conflict, Fenced
 from core.words import TERMINAL, Lane
-from store import claims, commands, contents, failover, laneviews
+from store import breakers, claims, commands, contents, failover, laneviews
 from store.claims import Claim
 from store.database import Paths, migrate
 from store.journal import Tx
@@ -114,7 +114,7 @@ class House(RuleBasedStateMachine):
     @rule()
     def device_lost(self) -> None:
         self.desk.run(
-            lambda tx: failover.device_lost(tx, "sim-0", self.desk.policy, reason="device-lost", actor="test")
+            lambda tx: breakers.device_lost(tx, "sim-0", self.desk.policy, reason="device-lost", actor="test")
         )
 
     @rule()

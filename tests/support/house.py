@@ -52,7 +52,7 @@ class House:
         self.more_models = more_models
         self.gpu = gpu
         self.config = root / "failsoft.toml"
-        self.config.write_text(config)
+        self.config.write_text(steady(config))
         self.process: subprocess.Popen[bytes] | None = None
         self.log = root / "service.log"
         self.client = httpx.Client(timeout=60.0)
@@ -196,3 +196,18 @@ def house(root: Path, **options: Any) -> Iterator[House]:
         if made.process is not None and made.process.poll() is None:
             made.process.kill()
             made.process.wait()
+
+
+STEADY = ("breaker_faults", "slow_factor")
+"""Policies that would judge a service by what a test does to it, or by how busy the machine is: off where a test does
+not set them itself."""
+
+
+def steady(config: str) -> str:
+    """The configuration with these policies off, each where it is not named."""
+    off = "".join(f"{name} = 0\n" for name in STEADY if name not in config)
+    before, policy, after = config.partition("[policy]\n")
+    if policy:
+        return f"{before}{policy}{off}{after}"
+    top, table, rest = config.partition("[[")
+    return f"{top}\n[policy]\n{off}\n{table}{rest}"

@@ -1,4 +1,4 @@
-"""What a caller may do to a request that exists: cancel, resume, erase; and to the whole service: drain it."""
+"""What a caller may do: to a request cancel, resume, erase; to a device try it again; to the service drain it."""
 
 import asyncio
 import time
@@ -11,9 +11,10 @@ from litestar.params import FromPath
 
 from core.errors import Malformed, Reduced
 from core.words import ACTIVE
-from store import commands, house
+from store import breakers, commands, house
 from web import admit
 from web.api.answers import Call, answer, read_raw, request_headers
+from web.machineviews import device_view
 from web.services import OWNER, Services
 
 MAX_REASON: Final = 500
@@ -74,8 +75,7 @@ async def drain(request: Call, services: NamedDependency[Services]) -> Response[
     Raises `Reduced` when that takes longer than a call may wait.
     """
     body = admit.convert(await _value(request, services), DrainBody)
-    if not 1 <= len(body.reason.strip()) <= MAX_REASON:
-        raise Malformed(f"a reason has 1 to {MAX_REASON} characters", param="reason")
+    _check_reason(body.reason)
     await services.write(lambda tx: house.ask_drain(tx, body.reason.strip(), actor=ACTOR))
     until = time.monotonic() + services.settings.policy.max_wait_s
     while running := await services.reader.running():
@@ -88,4 +88,25 @@ async def drain(request: Call, services: NamedDependency[Services]) -> Response[
     return answer({"drained": True, "waiting": sum(counts.get(state, 0) for state in ACTIVE), "requests": counts})
 
 
-HANDLERS: Final = [cancel, resume, erase, drain]
+class ResetBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why the device is to be tried now."""
+
+    reason: str
+
+
+@post("/api/devices/{device:str}/reset-breaker")
+async def reset_breaker(request: Call, services: NamedDependency[Services], device: FromPath[str]) -> Response[bytes]:
+    """Try a device now, whatever holds its breaker: 200 and the device. It takes work once canaries are answered."""
+    body = admit.convert(await _value(request, services), ResetBody)
+    _check_reason(body.reason)
+    await services.write(lambda tx: breakers.reset(tx, device, body.reason.strip(), actor=ACTOR))
+    row = next((row for row in await services.reader.devices() if row["id"] == device), None)
+    return answer({"id": device} if row is None else device_view(row, now_us=services.now_us()))
+
+
+def _check_reason(text: str) -> None:
+    if not 1 <= len(text.strip()) <= MAX_REASON:
+        raise Malformed(f"a reason has 1 to {MAX_REASON} characters", param="reason")
+
+
+HANDLERS: Final = [cancel, resume, erase, drain, reset_breaker]

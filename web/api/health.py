@@ -18,8 +18,8 @@ from litestar.di import NamedDependency
 
 from core.explain import reason
 from web.api.answers import answer
+from web.machineviews import device_label
 from web.services import Services
-from web.views import device_label
 
 ON_ITS_WAY: Final = frozenset({None, "starting", "loading"})
 """Reasons of a lane that does not serve yet, as against one that is out."""

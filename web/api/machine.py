@@ -10,8 +10,9 @@ from litestar.di import NamedDependency
 from core.events import TYPES
 from web.api.answers import Call, answer, count_param, text_param
 from web.api.history import causes_of
+from web.machineviews import device_view, host_view, lane_view, model_view, runner_view
 from web.services import Services
-from web.views import device_view, event_view, host_view, lane_view, model_view, runner_view
+from web.views import event_view
 
 DEFAULT_PAGE: Final = 100
 MAX_PAGE: Final = 500

@@ -1,7 +1,8 @@
-"""`failsoft cancel`, `resume` and `drain`: what a caller may do to a request that exists, and to the whole service."""
+"""What a caller may do: `cancel` and `resume` a request, `reset-breaker` of a device, `drain` the service."""
 
 import argparse
 from typing import Any
+from urllib.parse import quote
 
 from web.commands.failed import OK
 from web.commands.options import Commands, client_of, command, with_service
@@ -29,6 +30,20 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = command(commands, "drain", drain, "accept nothing new, and wait until everything is safe")
     parser.add_argument("--reason", default="it was asked for", help="why, for the record (default: %(default)s)")
     with_service(parser)
+    parser = command(commands, "reset-breaker", reset_breaker, "try a device again now, whatever holds its breaker")
+    parser.add_argument("device", help="the device's id, as GET /api/devices tells it")
+    parser.add_argument("--reason", required=True, help="why, for the record")
+    with_service(parser)
+
+
+def reset_breaker(args: argparse.Namespace) -> int:
+    """The device takes work once it has answered its canaries."""
+    told = client_of(args).post(f"/api/devices/{quote(args.device, safe='')}/reset-breaker", {"reason": args.reason})
+    if args.json:
+        document(told)
+    else:
+        print(f"{told['id']}: its breaker is {told['breaker']['state'] if 'breaker' in told else 'reset'}")
+    return OK
 
 
 def drain(args: argparse.Namespace) -> int:

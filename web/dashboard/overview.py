@@ -12,7 +12,7 @@ from store.reads import Reader
 from web.dashboard.bars import Bars, device_bars, host_bars
 from web.dashboard.outage import Banner, banner
 from web.dashboard.wording import NONE, Chip, Moment, ago, lane_name, moment, short, size, state_chip
-from web.views import device_view, host_view, lane_view, runner_view
+from web.machineviews import device_view, host_view, lane_view, runner_view
 
 ROWS: Final = 25
 _MAY_BE_MOVED: Final = ("rerouted-cpu", "checkpointed")
