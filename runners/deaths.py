@@ -3,12 +3,15 @@
 import signal
 from typing import Final
 
+import msgspec
+
 from core import events as ev
+from core.admission import HOST_MEMORY
 from core.policy import Policy
 from core.words import FaultClass
 from runners import stops
 from runners.children import Child, Exit, RunnerSpec
-from store import breakers, claims, failover, roster
+from store import breakers, claims, failover, hostlane, roster
 from store.journal import Tx
 from store.writer import Unit
 
@@ -19,6 +22,9 @@ _ENDED: Final[dict[str | None, tuple[str, FaultClass]]] = {
     "hung": ("hung", "worker"),
     "cancel-ignored": ("hung", "worker"),
     "out-of-memory": ("oom-killed", "host"),
+    "over-budget": ("over-budget", "host"),
+    "recycled": ("recycled", "host"),
+    "not-needed": ("not-needed", "host"),
     "service-stopped": ("service-stopped", "host"),
 }
 """What it says of a worker that it was ended for that."""
@@ -26,6 +32,8 @@ _ENDED: Final[dict[str | None, tuple[str, FaultClass]]] = {
 _CODES: Final[dict[int | None, tuple[str, FaultClass]]] = {
     stops.NO_MEMORY: ("allocation-failed", "size"),
     stops.GARBAGE: ("garbage", "worker"),
+    stops.OVER_BUDGET: ("over-budget", "host"),
+    stops.SLOW: ("slow", "slow"),
 }
 """What it says of a worker that it ended with that code."""
 
@@ -35,15 +43,18 @@ _CRASHES: Final = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL,
 def after_death(child: Child, spec: RunnerSpec, left: Exit, killed_for: str | None, policy: Policy) -> Unit[None]:
     """The unit of work that tells a runner's death, and what follows for its requests and its lane."""
     fault = fault_of(spec, child.id, left, killed_for)
-    name, loaded = child.id, child.loaded
+    name, loaded, told = child.id, child.loaded, child.told
     load_failure = _load_failure(left, child.failed_starts, policy.lane_out_after)
 
     def unit(tx: Tx) -> None:
-        exited = ev.RunnerExited(left.signal, left.code, killed_for)
+        exited = ev.RunnerExited(left.signal, left.code, killed_for, told)
         gone = tx.append(f"runner-{name}", exited, actor="supervisor")
         roster.strike(tx, name)
         _count(tx, fault, policy, loaded=loaded, cause=gone.seq)
+        _too_large(tx, fault, policy, cause=gone.seq)
         failover.runner_lost(tx, name, policy, fault, actor="supervisor", cause=gone.seq)
+        if spec.lane == "cpu" and fault.kind in hostlane.PASSED:
+            failover.cpu_lane_out(tx, spec.model, HOST_MEMORY, policy, actor="supervisor")
         if load_failure and spec.lane == "gpu":
             failover.lane_lost(tx, spec.model, spec.device, load_failure, policy, actor="supervisor")
         elif load_failure:
@@ -52,14 +63,24 @@ def after_death(child: Child, spec: RunnerSpec, left: Exit, killed_for: str | No
     return unit
 
 
+def _too_large(tx: Tx, fault: ev.FaultSeen, policy: Policy, *, cause: int) -> None:
+    """Requests whose workers passed the budget again and again are too large for the lane; they stop honestly."""
+    for request_id in claims.held_by(tx, fault.runner):
+        if hostlane.too_large(tx, fault.kind, request_id):
+            size = msgspec.structs.replace(fault, fault="size")
+            failover.after_fault(tx, request_id, size, policy, actor="supervisor", cause=cause)
+
+
 def _count(tx: Tx, fault: ev.FaultSeen, policy: Policy, *, loaded: bool, cause: int) -> None:
     """Let the device's breaker hear of it.
 
-    Who died before its model was up says more of the model than of the device, unless the device is being tried.
+    Who died before its model was up says more of the model than of the device, unless the device is being tried. That
+    a device is lost has been counted when it was.
     """
     before = breakers.breaker_of(tx, fault.device)
     trying = before is not None and before.state == "half-open" and fault.kind in failover.BLAMING | {"killed"}
-    if fault.fault not in {"worker", "device"} or not (loaded or trying or fault.fault == "device"):
+    told = fault.fault == "device" and breakers.is_lost(tx, fault.device)
+    if told or fault.fault not in {"worker", "device"} or not (loaded or trying or fault.fault == "device"):
         return
     held = [tx.state(request_id) for request_id in claims.held_by(tx, fault.runner)]
     blamed = fault.blames_input and any(state is not None and state.deaths for state in held)

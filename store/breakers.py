@@ -3,25 +3,25 @@
 1. The journal holds a breaker's state; the row of its device is a projection of it.
 2. Who waits for a device whose breaker opens goes where it can go, by the rules of a takeover. Who is being worked on
    by another worker there goes on, unless the device itself failed.
-3. A canary's first answer on a path is kept, and every later one is compared with it.
+3. What comes while it is open belongs to the same incident: it is counted under that opening.
+4. After the machine has slept each device is tried before it takes work again.
 """
 
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from core import breaker as rules
 from core import events as ev
 from core.breaker import Breaker
-from core.contract import HOST, PathFacts
+from core.contract import PathFacts
 from core.decision import BreakerFacts, Decision
 from core.errors import NotFound
 from core.policy import Policy
 from core.words import FaultClass
-from store import failover, laneviews
+from store import canaries, failover, laneviews
+from store.canaries import Verdict
 from store.journal import Sees, Tx
-
-Verdict = Literal["recorded", "right", "wrong"]
 
 _decode: Final = msgspec.json.Decoder(Breaker).decode
 
@@ -38,6 +38,11 @@ def open_ones(tx: Sees) -> dict[str, Breaker]:
     """Breakers that are open, by device."""
     rows = tx.execute("SELECT id, breaker_doc FROM devices WHERE breaker='open'", ()).fetchall()
     return {device: _decode(doc) for device, doc in rows}
+
+
+def is_lost(tx: Sees, device: str) -> bool:
+    """Whether the record says that the device is gone."""
+    return tx.execute("SELECT 1 FROM devices WHERE id=? AND state<>'ok'", (device,)).fetchone() is not None
 
 
 def fault(
@@ -59,9 +64,11 @@ def fault(
     decision = rules.decide(facts)
     if decision.action == rules.IGNORE:
         return decision
+    if before.state == "open":
+        cause = _opening(tx, device)
     counted = tx.append(_stream(device), seen, actor=actor, cause=cause)
     if decision.action == rules.OPEN:
-        _open(tx, device, seen.kind, decision, policy, held=seen.fault == "device", actor=actor, cause=counted.seq)
+        _open(tx, device, seen.kind, decision, policy, actor=actor, cause=counted.seq)
     return decision
 
 
@@ -81,22 +88,40 @@ def answered(
     tx: Tx, device: str, path: PathFacts, units: tuple[int, ...], policy: Policy, *, runner: str, took_us: int
 ) -> Verdict:
     """Judge a canary's answer, and let follow what follows. `units` is empty where none came."""
-    verdict, note = judge(path, units, reference(tx, path))
     before = breaker_of(tx, device)
     trying = before is not None and before.state == "half-open"
+    verdict, note = canaries.verdict(tx, device, path, units, took_us, policy.slow_factor if trying else 0.0)
     if verdict == "right" and not trying:
         return verdict
-    told = ev.CanaryAnswered(verdict, known_as(path), units, took_us, runner, note)
+    told = ev.CanaryAnswered(verdict, canaries.known_as(path, device), units, took_us, runner, note)
     said = tx.append(_stream(device), told, actor=runner)
-    if before is None or (verdict != "wrong" and not trying):
-        return verdict
-    right = 0 if verdict == "wrong" else before.right + 1
-    decision = rules.decide(_facts(rules.calm(before, tx.now_us, _window_us(policy)), policy, tx.now_us, right=right))
-    if decision.action == rules.OPEN:
-        _open(tx, device, "canary-wrong", decision, policy, held=False, actor=runner, cause=said.seq)
-    elif decision.action == rules.CLOSE:
-        tx.append(_stream(device), ev.BreakerClosed("canaries", decision), actor=runner, cause=said.seq)
+    if device == canaries.CPU and verdict == "recorded":
+        _contradict(tx, path.contract, units, policy, runner=runner, cause=said.seq)
+    if before is not None and (verdict == "wrong" or trying):
+        _follow(tx, device, before, verdict, policy, runner=runner, cause=said.seq)
     return verdict
+
+
+def _follow(tx: Tx, device: str, before: Breaker, verdict: Verdict, policy: Policy, *, runner: str, cause: int) -> None:
+    """Open it or close it after a canary, where that is the rule."""
+    right = 0 if verdict in {"wrong", "slow"} else before.right + 1
+    calm = rules.calm(before, tx.now_us, _window_us(policy))
+    decision = rules.decide(_facts(calm, policy, tx.now_us, kind="slow" if verdict == "slow" else "", right=right))
+    if decision.action == rules.OPEN:
+        _open(tx, device, decision.rule, decision, policy, actor=runner, cause=cause)
+    elif decision.action == rules.CLOSE:
+        tx.append(_stream(device), ev.BreakerClosed("canaries", decision), actor=runner, cause=cause)
+
+
+def _contradict(tx: Tx, contract: str, units: tuple[int, ...], policy: Policy, *, runner: str, cause: int) -> None:
+    """The host's processor has answered for the first time: whoever was recorded with something else is wrong."""
+    for other in canaries.contradicted(tx, contract, units):
+        note = "its first unit is not the one that the CPU lane answers"
+        told = ev.CanaryAnswered("wrong", other.name, other.units, 0, runner, note)
+        said = tx.append(_stream(other.device), told, actor=runner, cause=cause)
+        before = breaker_of(tx, other.device)
+        if before is not None:
+            _follow(tx, other.device, before, "wrong", policy, runner=runner, cause=said.seq)
 
 
 def half_open(tx: Tx, device: str, reason: str, *, actor: str, cause: int | None = None) -> bool:
@@ -106,6 +131,14 @@ def half_open(tx: Tx, device: str, reason: str, *, actor: str, cause: int | None
         return False
     tx.append(_stream(device), ev.BreakerHalfOpened(reason), actor=actor, cause=cause)
     return True
+
+
+def host_resumed(tx: Tx, slept_us: int, *, actor: str) -> None:
+    """The machine has slept: no device that takes work now is trusted before it has answered canaries."""
+    told = tx.append("service", ev.HostResumed(slept_us), actor=actor)
+    rows = tx.execute("SELECT DISTINCT d.id FROM devices d JOIN lanes l ON l.device=d.id WHERE d.breaker<>'open'", ())
+    for (device,) in rows.fetchall():
+        tx.append(_stream(device), ev.BreakerHalfOpened("host-resumed"), actor=actor, cause=told.seq)
 
 
 def device_back(tx: Tx, device: str, reason: str, *, actor: str) -> None:
@@ -131,49 +164,28 @@ def reset(tx: Tx, device: str, reason: str, *, actor: str) -> Breaker:
     return after
 
 
-def reference(tx: Sees, path: PathFacts) -> tuple[int, ...] | None:
-    """What the path answered to the canary in good days; None: nothing is recorded yet."""
-    row = tx.execute(_REFERENCE, (known_as(path),)).fetchone()
-    return None if row is None else tuple(msgspec.json.decode(row[0]))
+def _opening(tx: Sees, device: str) -> int | None:
+    """The seq of the last opening."""
+    sql = "SELECT max(seq) FROM events WHERE stream=? AND type='BreakerOpened'"
+    (seq,) = tx.execute(sql, (_stream(device),)).fetchone()
+    return None if seq is None else int(seq)
 
 
-def judge(path: PathFacts, units: tuple[int, ...], known: tuple[int, ...] | None) -> tuple[Verdict, str]:
-    """The verdict on an answer, and what was wrong with it.
-
-    The host computes the same to the last bit; elsewhere a batch may tip a word, and half of the answer must agree.
-    """
-    if not units:
-        return "wrong", "there was no answer"
-    if known is None:
-        return "recorded", ""
-    alike = next((n for n, (a, b) in enumerate(zip(units, known, strict=False)) if a != b), min(len(units), len(known)))
-    needed = len(known) if path.kind == HOST and path.slots == 1 else (len(known) + 1) // 2
-    if alike < needed or (needed == len(known) and len(units) != len(known)):
-        return "wrong", f"{alike} of {len(known)} units are those of the recorded answer; {needed} must be"
-    return "right", ""
-
-
-def known_as(path: PathFacts) -> str:
-    """The name under which a path's canary is kept: another build, kind, model or number of slots has its own."""
-    return f"{path.name}/{path.contract}/{path.slots}"
-
-
-_REFERENCE: Final = (
-    "SELECT json_extract(data, '$.units') FROM events WHERE type='CanaryAnswered' "
-    "AND json_extract(data, '$.verdict')='recorded' AND json_extract(data, '$.path')=? ORDER BY seq DESC LIMIT 1"
-)
-
-
-def _open(
-    tx: Tx, device: str, reason: str, decision: Decision, policy: Policy, *, held: bool, actor: str, cause: int
-) -> None:
+def _open(tx: Tx, device: str, reason: str, decision: Decision, policy: Policy, *, actor: str, cause: int) -> None:
+    """It is held where the device is known to be gone; what only seems to be is tried again after the cooldown."""
     assert isinstance(decision.facts, BreakerFacts)
-    cooldown_us = int(rules.cooldown_s(decision.facts) * 1e6)
+    cooldown_us, held = int(rules.cooldown_s(decision.facts) * 1e6), is_lost(tx, device)
     opened = tx.append(_stream(device), ev.BreakerOpened(reason, decision, cooldown_us, held), actor=actor, cause=cause)
-    fault_class: FaultClass = "device" if held else "worker"
-    kind = "device-lost" if held else "breaker-open"
+    failing = decision.facts.fault == "device"
     failover.leave_device(
-        tx, device, policy, kind=kind, fault_class=fault_class, actor=actor, cause=opened.seq, running=held
+        tx,
+        device,
+        policy,
+        kind="device-lost" if held else "breaker-open",
+        fault_class="device" if failing else "worker",
+        actor=actor,
+        cause=opened.seq,
+        running=failing,
     )
 
 

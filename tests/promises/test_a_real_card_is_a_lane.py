@@ -25,10 +25,6 @@ def cards(tmp_path: Path) -> Cards:
     return Cards(tmp_path / "cards.json", card())
 
 
-def lane_serves(home: House) -> bool:
-    return bool(home.rows("SELECT 1 FROM lanes WHERE lane='gpu' AND serving=1"))
-
-
 def under_way(home: House, question: str = SLOW, **fields: Any) -> str:
     """A request on the GPU lane whose first words were shown."""
     request_id = home.submit(question, **({"max_tokens": UNITS} | fields))
@@ -140,11 +136,11 @@ def test_a_card_that_fell_off_the_bus_is_lost_and_comes_back(tmp_path: Path, car
         assert view["state"] == "resumable-error"
         assert [e["data"]["decision"]["rule"] for e in home.events(unproved) if e["type"] == "Failed"] == ["pair-none"]
         assert device_state(home) == "lost"
-        assert not lane_serves(home)
+        assert not home.serves()
         assert home.settled(home.submit("meanwhile"))["lane"] == "cpu"
         assert home.client.get("/health").json()["status"] == "warn"
         cards.change(lambda one: setattr(one, "recovery", 0))
-        until(lambda: lane_serves(home) and home.runner("gpu"), "the card to come back")
+        until(lambda: home.serves() and home.runner("gpu"), "the card to come back")
         assert device_state(home) == "ok"
         prove(home)
         proved = under_way(home)
@@ -208,7 +204,7 @@ def test_a_model_that_takes_nothing_of_the_card_has_no_lane_there(tmp_path: Path
         assert "MiB were to be: its engine computes elsewhere" in home.log.read_text()
         view = home.settled(home.submit("hello", max_tokens=8))
         assert (view["state"], view["lane"]) == ("completed", "cpu")
-        until(lambda: show_server(home, cards) and lane_serves(home), "a model that holds memory on the card")
+        until(lambda: show_server(home, cards) and home.serves(), "a model that holds memory on the card")
         ((held,),) = home.rows(
             "SELECT json_extract(data, '$.bytes_held') FROM events WHERE type='RunnerLoaded' AND "
             "json_extract(data, '$.device')=?",

@@ -23,7 +23,6 @@ from upstreams import (
     cut_at,
     faults,
     prove,
-    serving,
     spliced,
 )
 
@@ -112,7 +111,7 @@ def test_one_that_gives_no_answer_at_all_takes_nobodys_answer_away(
         assert (view["state"], view["lane"]) == ("completed", "cpu")
         assert view["degraded"]["rule"] in {"restart-nothing-shown", "gpu-out"}
         assert view["output"]["text"] == built_in(question, UNITS)
-    until(lambda: not serving(proved, "gpu"), "the lane to be out")
+    until(lambda: not proved.serves("gpu"), "the lane to be out")
     health = proved.client.get("/health").json()
     assert (health["status"], [one["lane"] for one in health["computes_on"]]) == ("warn", ["cpu"])
     assert "GPU lane" in proved.client.get("/").text

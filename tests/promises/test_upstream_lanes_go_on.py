@@ -27,7 +27,6 @@ from upstreams import (
     cut_at,
     faults,
     prove,
-    serving,
     spliced,
 )
 
@@ -68,7 +67,9 @@ def test_it_is_shown_as_what_it_is(tmp_path: Path, fake: FakeUpstream) -> None:
         assert health["status"] == "pass"
         computes = {one["lane"]: one for one in health["computes_on"]}
         assert (computes["gpu"]["device"], computes["gpu"]["simulated"]) == (BOX, False)
-        assert BOX not in {device["id"] for device in home.client.get("/api/devices").json()["items"]}
+        devices = {device["id"]: device for device in home.client.get("/api/devices").json()["items"]}
+        assert (devices[BOX]["total_bytes"], devices[BOX]["simulated"]) == (None, False)
+        assert devices[BOX]["breaker"]["state"] == "closed"
         assert home.client.get("/readyz").status_code == 200
         (model,) = home.client.get("/api/models").json()["items"]
         assert (model["readiness"], model["serving"]) == ("warm", ["cpu", "gpu"])
@@ -175,7 +176,7 @@ def test_one_that_comes_late_is_taken_in_and_one_that_goes_is_done_without(tmp_p
         first = home.settled(home.submit("Anybody there?", max_tokens=UNITS))
         assert (first["state"], first["lane"]) == ("completed", "cpu")
         assert first["output"]["text"] == built_in("Anybody there?", UNITS)
-        until(lambda: not serving(home, "gpu"), "the lane to be out")
+        until(lambda: not home.serves("gpu"), "the lane to be out")
         second = home.settled(home.submit("Still nobody?", max_tokens=UNITS))
         assert (second["lane"], second["degraded"]["rule"]) == ("cpu", "gpu-out")
         command = [sys.executable, "-m", "fake_upstream", "--port", str(early.port)]
@@ -228,7 +229,7 @@ def test_as_the_cpu_lane_it_may_be_out_or_unable_to_go_on(tmp_path: Path, fake: 
         assert built_in("[[tps=60]] Who goes on?", UNITS).startswith(view["output"]["text"])
         fake.set(status=500)
         home.send(home.runner("cpu"), signal.SIGKILL)
-        until(lambda: not serving(home, "cpu"), "the CPU lane to be out")
+        until(lambda: not home.serves("cpu"), "the CPU lane to be out")
         (request_id,) = ask(home, "[[tps=60]] Who stays?")
         until(lambda: home.units(request_id) >= 6, "six units")
         home.send(home.runner("gpu"), signal.SIGKILL)

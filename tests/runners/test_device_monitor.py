@@ -219,7 +219,7 @@ def test_a_card_that_must_be_reset_is_out_and_comes_back(tmp_path: Path) -> None
         view = home.settled(home.submit("meanwhile", max_tokens=4))
         assert (view["state"], view["lane"]) == ("completed", "cpu")
         device.restore()
-        until(lambda: home.rows("SELECT 1 FROM lanes WHERE lane='gpu' AND serving=1"), "the GPU lane to come back")
+        until(home.serves, "the GPU lane to come back")
         assert home.verify().ok
 
 

@@ -134,6 +134,16 @@ class House:
         with read_engine(self.paths).connect() as connection:
             return list(connection.exec_driver_sql(sql, parameters).fetchall())
 
+    def serves(self, lane: str = "gpu") -> bool:
+        """Whether the lane takes work: it is in, and the breaker of its device, if it has one, is closed."""
+        return bool(
+            self.rows(
+                "SELECT 1 FROM lanes l LEFT JOIN devices d ON d.id=l.device "
+                "WHERE l.lane=? AND l.serving=1 AND coalesce(d.breaker, 'closed')='closed'",
+                lane,
+            )
+        )
+
     def submit(self, text: str, *, key: str | None = None, **fields: Any) -> str:
         """Submit and answer the id; a web process that is just being replaced is asked again."""
         body = {"workload": "generate", "model": self.model, "max_tokens": 48, "seed": 7} | fields

@@ -68,13 +68,9 @@ def prove(home: House, pair: PairClass = "faithful") -> None:
     writer.close()
 
 
-def serving(home: House, lane: str) -> bool:
-    return bool(home.rows("SELECT 1 FROM lanes WHERE lane=? AND serving=1", lane))
-
-
 def at_work_again(home: House, lane: str = "gpu") -> None:
     """Wait until a lane serves and its runner has what it needs."""
-    until(lambda: serving(home, lane) and home.runner(lane), f"the {lane} lane")
+    until(lambda: home.serves(lane) and home.runner(lane), f"the {lane} lane")
 
 
 def ask(home: House, *questions: str, **fields: Any) -> list[str]:
