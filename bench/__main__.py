@@ -8,7 +8,10 @@ import time
 from bench.machine import describe
 from bench.numbers import HEAD, row
 
-ALL = ("admissions", "lifecycle", "generation", "failover", "replay", "streams", "append", "whatif", "pool", "takeover")
+ALL = (
+    *("admissions", "lifecycle", "generation", "failover", "replay", "streams", "append", "whatif", "pool", "takeover"),
+    "pages",
+)
 
 
 def main() -> int:

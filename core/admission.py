@@ -14,8 +14,9 @@ In this order; the first rule that applies decides:
 9.  `never-fits`, `no-room`, `pressure`   more than the device could ever give, or than it can give now: rules 10 to 13.
 10. `gpu-only`           the caller wants the GPU or nothing (`gpu-only`, `never`): refuse. What can never fit keeps its
                          rule, `never-fits`, here and where no CPU lane could ever take it: no time is named then.
-11. the CPU lane can take it, by the name of what kept it off the GPU: reroute.
-12. `host-memory`        the CPU lane would exhaust the host: refuse.
+11. the CPU lane can take it, by the name of what kept it off the GPU: reroute; with a shorter answer where the lane
+                         gives no longer one and the request allows it. Else `answer-too-long-for-cpu` keeps it off.
+12. `host-memory`        the CPU lane would exhaust the host, or takes nothing more since it nearly does: refuse.
 13. `queue-full`, `no-lane`   there is no place, or nothing serves: refuse, for a while.
 
 At a second look, just before the start, the same rules hold; an accepted request is never refused: it waits instead.
@@ -35,6 +36,9 @@ OFFLOAD = "offload"
 SHRINK = "shrink"
 REROUTE = "reroute-cpu"
 REFUSE = "refuse"
+
+HOST_MEMORY = "host-memory"
+"""The rule, and the reason for which the CPU lane is out while it takes nothing more."""
 
 
 def decide(facts: AdmissionFacts) -> Decision:
@@ -183,19 +187,53 @@ def _elsewhere(f: AdmissionFacts, obstacle: _Obstacle, rejected: tuple[tuple[str
         forbidden = (*rejected, (REROUTE, f"failover is `{f.failover}`"))
         rule = "never-fits" if obstacle.rule == "never-fits" else "gpu-only"
         return _Ruling(DELAY if f.second_look else REFUSE, rule, forbidden)
-    tokens = f.prompt_tokens + f.max_units
-    cpu = _lane_obstacle(f.cpu, tokens, "cpu", accepted=f.second_look) or _host_obstacle(f)
+    units = _cpu_units(f)
+    cpu = _cpu_obstacle(f, units)
     if cpu is None:
-        return _Ruling(REROUTE, obstacle.rule, rejected)
+        return _Ruling(REROUTE, obstacle.rule, rejected, units if units < f.max_units else None)
     both = (*rejected, (REROUTE, cpu.why))
     if f.second_look:
         return _Ruling(DELAY, obstacle.rule, both)
-    if cpu.rule == "host-memory":
-        return _Ruling(REFUSE, "host-memory", both)
-    if obstacle.rule == "never-fits" and cpu.rule in {"no-cpu", "too-long-for-cpu"}:
+    if cpu.rule == HOST_MEMORY:
+        return _Ruling(REFUSE, HOST_MEMORY, both)
+    if obstacle.rule == "never-fits" and cpu.rule in {"no-cpu", "too-long-for-cpu", "answer-too-long-for-cpu"}:
         return _Ruling(REFUSE, "never-fits", both)
     full = "gpu-queue-full" in obstacle.rule or "cpu-queue-full" in cpu.rule
     return _Ruling(REFUSE, "queue-full" if full else "no-lane", both)
+
+
+def capped(facts: AdmissionFacts) -> bool:
+    """Whether the CPU lane gives no answer as long as the request asks for, nor one as short as it allows."""
+    longest = facts.cpu.longest
+    least = facts.least_units if facts.allow_shrink else facts.max_units
+    return 0 < longest < least and not facts.second_look
+
+
+def _cpu_units(f: AdmissionFacts) -> int:
+    """The answer's length on the CPU lane: the lane's longest for new requests that allow it; nothing is cut later."""
+    shorter = f.allow_shrink and not f.second_look and f.least_units <= f.cpu.longest < f.max_units
+    return f.cpu.longest if shorter else f.max_units
+
+
+def _cpu_obstacle(f: AdmissionFacts, units: int) -> _Obstacle | None:
+    """What keeps a request with an answer of so many tokens off the CPU lane."""
+    if f.cpu.present and not f.cpu.serving and f.cpu.out_reason == HOST_MEMORY:
+        return _host_obstacle(f) or _Obstacle(HOST_MEMORY, _held_back(f))
+    lane = _lane_obstacle(f.cpu, f.prompt_tokens + units, "cpu", accepted=f.second_look)
+    if lane is not None:
+        return lane
+    if capped(f):
+        why = f"an answer of {f.max_units} tokens is asked for, and the CPU lane gives {f.cpu.longest} at most"
+        short = f"less than {f.least_units} would be left" if f.allow_shrink else "the request allows no shorter one"
+        return _Obstacle("answer-too-long-for-cpu", f"{why}; {short}")
+    return _host_obstacle(f)
+
+
+def _held_back(f: AdmissionFacts) -> str:
+    """Why the CPU lane takes nothing more, with the numbers."""
+    left = None if f.host is None else f.host.left()
+    numbers = "" if left is None else f": {left} bytes of host memory may still be used ({_kept(f)})"
+    return f"the CPU lane holds nearly all the memory that it may use, and takes nothing more for now{numbers}"
 
 
 def _lane_obstacle(lane: LaneFacts, tokens: int, name: str, *, accepted: bool = False) -> _Obstacle | None:
@@ -220,11 +258,22 @@ def _unseen(f: AdmissionFacts) -> _Obstacle | None:
 
 
 def _host_obstacle(f: AdmissionFacts) -> _Obstacle | None:
-    if f.host is None or f.host.available is None or f.host.need <= f.host.available - f.host.floor:
+    left = None if f.host is None else f.host.left()
+    if f.host is None or left is None or f.host.need <= left:
         return None
-    left = max(0, f.host.available - f.host.floor)
-    why = f"{f.host.need} bytes of host memory are needed, and {left} may be used ({f.host.floor} are kept back)"
-    return _Obstacle("host-memory", why)
+    why = f"{f.host.need} bytes of host memory are needed, and {left} may be used ({_kept(f)})"
+    return _Obstacle(HOST_MEMORY, why)
+
+
+def _kept(f: AdmissionFacts) -> str:
+    """What of the host's memory is not to be used, and why."""
+    assert f.host is not None
+    told = [] if f.host.available is None else [f"{f.host.available} are available"]
+    told += [f"{f.host.mapped} of them are mapped and needed"] if f.host.mapped else []
+    told += [f"{f.host.floor} are kept back"]
+    told += [f"{f.host.pending} are for models on their way"] if f.host.pending else []
+    told += [f"the CPU lane holds {f.host.held} of its budget of {f.host.budget}"] if f.host.budget else []
+    return ", ".join(told)
 
 
 def _why(obstacle: _Obstacle | None) -> str:

@@ -5,7 +5,8 @@
 2. Open: nothing begins there. After its cooldown it is half-open, unless it is held: after a fault of the device it
    waits until that was found anew, or until somebody says so.
 3. Half-open: canaries are asked, short prompts whose answers were recorded in good days; no request reaches the device.
-   So many right answers in a row close it. A wrong one, or a fault, opens it again for twice as long.
+   So many right answers in a row close it. A wrong one, one that is far slower than it was, or a fault opens it again
+   for twice as long.
 
 Not here: what a fault is and whom it blames (the shell gathers that), who waits where meanwhile (admission, safepoint).
 """
@@ -26,6 +27,8 @@ CLOSE: Final = "close"
 COUNT: Final = "count"
 IGNORE: Final = "ignore"
 
+_BAD: Final = frozenset({"wrong", "slow"})
+"""Verdicts on canaries that do not speak for the device."""
 _COUNTS: Final[frozenset[FaultClass]] = frozenset({"worker", "slow", "device"})
 
 
@@ -92,11 +95,13 @@ def _fault(f: BreakerFacts) -> _Ruling:  # noqa: PLR0911 -- one return for each 
     return COUNT, "below-limit", [(OPEN, f"{f.counted} within {f.window_s:g} s; {limit}")]
 
 
-def _canary(f: BreakerFacts) -> _Ruling:
+def _canary(f: BreakerFacts) -> _Ruling:  # noqa: PLR0911 -- one return for each rule
     """Rules for a canary that was answered."""
     if f.right == 0:
         if f.state == "open":
             return COUNT, "is-open", [(OPEN, "it is open already")]
+        if f.fault_kind == "slow":
+            return OPEN, "canary-slow", [(COUNT, "it answered rightly, and as slowly as before")]
         return OPEN, "canary-wrong", [(COUNT, "what it computes is not to be trusted")]
     if f.state == "closed":
         return IGNORE, "is-closed", [(CLOSE, "it is closed already")]
@@ -128,7 +133,7 @@ def apply(before: Breaker, event: Event, at_us: int, window_us: int = 3_600_000_
         case ev.BreakerHalfOpened():
             return msgspec.structs.replace(before, state="half-open", since_us=at_us, right=0, held=False)
         case ev.CanaryAnswered() if before.state == "half-open":
-            return msgspec.structs.replace(before, right=before.right + 1 if event.verdict != "wrong" else 0)
+            return msgspec.structs.replace(before, right=before.right + 1 if event.verdict not in _BAD else 0)
         case ev.BreakerClosed():
             return Breaker(since_us=at_us, trips=before.trips)
         case _:

@@ -26,6 +26,8 @@ class LaneFacts(msgspec.Struct, frozen=True):
     """How many may wait; meant for new admissions only."""
     context: int
     """Tokens, prompt and answer together, that the lane can hold for the model asked for."""
+    longest: int = 0
+    """Tokens of an answer that it gives a new request at most; 0: as many as it holds."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -66,6 +68,21 @@ class HostFacts(msgspec.Struct, frozen=True):
     need: int
     """What the request, and the model if it is not loaded yet, would take."""
     total: int | None = None
+    mapped: int = 0
+    """Of what is available, bytes of files that the CPU lane's workers have mapped: the kernel would give them away,
+    and they are needed."""
+    pending: int = 0
+    """What other models of the CPU lane that are on their way have still to take."""
+    budget: int = 0
+    """Most that may be promised to the CPU lane in all; 0: whatever is available."""
+    held: int = 0
+    """What the CPU lane's workers hold now; compared with the budget."""
+
+    def left(self) -> int | None:
+        """Bytes that may still be used; None: not known."""
+        rooms = [] if self.available is None else [self.available - self.mapped - self.floor]
+        rooms += [self.budget - self.held] if self.budget else []
+        return max(0, min(rooms) - self.pending) if rooms else None
 
 
 class AdmissionFacts(msgspec.Struct, frozen=True, tag="admission", tag_field="kind"):
@@ -114,6 +131,10 @@ class SafepointFacts(msgspec.Struct, frozen=True, tag="safepoint", tag_field="ki
     cancel_asked: bool = False
     effects_pending: bool = False
     """An effect was delivered, or a tool call shown, since the checkpoint."""
+    cpu_waiting: int = 0
+    """Requests that wait for the CPU lane already."""
+    cpu_limit: int | None = None
+    """How many may; None: that is not asked."""
 
 
 class Seat(msgspec.Struct, frozen=True):
@@ -181,6 +202,9 @@ class ReturnFacts(msgspec.Struct, frozen=True, tag="return", tag_field="kind"):
     """The GPU lane was seen to be unable to go on with text that was begun elsewhere."""
     cpu_out: bool = False
     """The CPU lane cannot work: whatever the way back costs, staying costs more."""
+    waits: bool = False
+    """It only waits for the CPU lane; nothing was computed there yet, so the takeover costs only what its prefix costs
+    more over there."""
 
 
 class BreakerFacts(msgspec.Struct, frozen=True, tag="breaker", tag_field="kind"):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from core import events as ev
-from core.decision import Decision, PoolFacts
-from core.words import Lane
+from core.decision import Decision, PoolFacts, ReturnFacts
+from core.words import Lane, PairClass
 
 _LANES: Final[Mapping[str, str]] = {"gpu": "the GPU lane", "cpu": "the CPU lane"}
 
@@ -43,11 +43,16 @@ REASONS: Final[Mapping[str, str]] = {
     "fits-shrunk": "only a shorter answer can ever fit into the device's memory",
     "fits-shrunk-now": "a shorter answer fits into what is free now",
     "host-memory": "the CPU lane would exhaust the host's memory",
+    "over-budget": "the worker passed the memory that the CPU lane may hold",
+    "recycled": "it held far more memory at rest than after loading",
+    "not-needed": "nobody needs it now",
     "gpu-queue-full": "the GPU queue is full",
+    "cpu-lane-full": "the CPU lane has no room for it now",
     "too-long-for-gpu": "the GPU lane cannot hold a request of this length",
     "draining": "the service is stopping",
     "queue-full": "the queues are full",
     "no-lane": "no lane serves now",
+    "fallback-model": "no lane could take the model that was asked for, and a smaller one was allowed",
     "too-long": "prompt and answer together are longer than any lane can hold",
     "gpu-only": "only the GPU was wanted, and it cannot take the request now",
     "asked": "it was asked for",
@@ -74,6 +79,8 @@ REASONS: Final[Mapping[str, str]] = {
     "breaker-open": "its device has failed too often just now",
     "garbage": "it answered a canary wrongly",
     "canary-wrong": "it answered a canary wrongly",
+    "canary-slow": "it answered a canary rightly, and far slower than it did",
+    "host-resumed": "the machine has slept",
     "device-back": "the device answers again",
     "slow": "it computes far slower than it did",
 }
@@ -95,6 +102,7 @@ _RULES: Final[Mapping[str, str]] = {
     "pair-below-demand": "the request demands identical answers, and the CPU path is only faithful",
     "continue-identical": "the CPU path answers identically, so it goes on after the last shown word",
     "continue-faithful": "the CPU path answers faithfully, so it goes on after the last shown word",
+    "cpu-lane-full": "as many as may wait for the CPU lane wait there already, so it keeps its place",
     "too-big-for-lane": "the same size would be refused on the same lane again, and no other lane may take it",
     "resumed": "it was resumed there",
     "engine-changed": "its text was shown by an engine that is not proved to answer like the one that is there now",
@@ -113,6 +121,16 @@ _RULES: Final[Mapping[str, str]] = {
 }
 
 
+PAIRS: Final[Mapping[PairClass, str]] = {
+    "identical": "Work that is moved between them goes on after the last shown word, and the answer is the one it "
+    "would have been.",
+    "faithful": "Work that is moved between them goes on after the last shown word; from there on its wording may "
+    "differ.",
+    "none": "Text that was shown by one cannot be carried on by the other: such a request stops as a resumable error, "
+    "and one that has shown nothing yet starts again from its prompt.",
+}
+"""What the class of a pair of paths means for a request."""
+
 _TELL_WHY: Final = (ev.FaultSeen, ev.Rerouted, ev.Failed, ev.Returned)
 """Events whose own sentence names the reason already."""
 
@@ -124,9 +142,14 @@ def reason(code: str) -> str:
     return REASONS.get(code, code.replace("-", " "))
 
 
+def rule_words(rule: str) -> str:
+    """A rule id in words, as one clause."""
+    return _RULES.get(rule) or reason(rule)
+
+
 def explain_decision(decision: Decision) -> str:
     """Why this was chosen, in one clause."""
-    return _RULES.get(decision.rule) or reason(decision.rule)
+    return rule_words(decision.rule)
 
 
 def explain(event: ev.Event, cause: ev.Event | None = None) -> str:
@@ -155,6 +178,9 @@ def failure(why: str, rule: str, units: int) -> str:
 
 def _admitted(event: ev.Admitted) -> str:
     size = f"{event.prompt_tokens} prompt tokens, up to {event.max_units} to come"
+    if event.instead is not None:
+        why = explain_decision(event.instead)
+        return f"Accepted for {event.served_model} instead of {event.model}, because {why} ({size})."
     return f"Accepted for {event.served_model} ({size})."
 
 
@@ -205,7 +231,22 @@ def _evicted(event: ev.Evicted) -> str:
 
 
 def _replanned(event: ev.Replanned) -> str:
+    decision = event.decision
+    if decision is not None and isinstance(decision.facts, ReturnFacts):
+        why = decision.rejected[0].reason if decision.rejected else reason(event.reason)
+        return f"Still on the CPU lane because {why}."
+    if event.lane_out and decision is not None:
+        clause = explain_decision(decision)
+        why = reason(event.reason) + ("" if clause == reason(event.reason) else f"; {clause}")
+        return f"Waits in its place for the GPU lane because {why}."
     return f"Looked at again and left in place: {reason(event.reason)}."
+
+
+def _requeued(event: ev.Requeued) -> str:
+    clause = explain_decision(event.decision)
+    if event.waits_for is None or reason(event.waits_for) == clause:
+        return f"Back in the queue of its lane; {clause}."
+    return f"Back in the queue of its lane, where it waits because {reason(event.waits_for)}; {clause}."
 
 
 def _returned(event: ev.Returned) -> str:
@@ -259,8 +300,9 @@ def _opened(event: ev.BreakerOpened) -> str:
 
 
 def _canary(event: ev.CanaryAnswered) -> str:
-    if event.verdict == "wrong":
-        return f"A canary was answered wrongly in {event.took_us / 1e6:.2f} s: {event.note}."
+    if event.verdict in {"wrong", "slow"}:
+        how = "wrongly" if event.verdict == "wrong" else "rightly, and too slowly,"
+        return f"A canary was answered {how} in {event.took_us / 1e6:.2f} s: {event.note}."
     kept = ", and its answer is what later ones are compared with" if event.verdict == "recorded" else " rightly"
     return f"A canary was answered in {event.took_us / 1e6:.2f} s{kept}."
 
@@ -273,7 +315,7 @@ _SENTENCES: Final[Mapping[type[ev.Event], Callable[..., str]]] = {
     ev.Checkpointed: lambda e: f"Token {e.units} is durable; {e.visible_upto} characters may be shown.",
     ev.Preempted: _preempted,
     ev.FaultSeen: _fault,
-    ev.Requeued: lambda e: f"Back in the queue of its lane; {explain_decision(e.decision)}.",
+    ev.Requeued: _requeued,
     ev.Rerouted: _rerouted,
     ev.Returned: _returned,
     ev.Completed: lambda e: f"Completed with {e.units} tokens.",

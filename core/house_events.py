@@ -58,11 +58,14 @@ class BreakerHalfOpened(Event, frozen=True):
 
 
 class CanaryAnswered(Event, frozen=True):
-    """A short prompt was answered on the device. `recorded`: there was nothing to compare the answer with yet."""
+    """A short prompt was answered on the device. `recorded`: there was nothing to compare the answer with yet.
 
-    verdict: Literal["recorded", "right", "wrong"]
+    `slow`: it was right, and took far longer than the recorded one.
+    """
+
+    verdict: Literal["recorded", "right", "wrong", "slow"]
     path: str
-    """What answered, as `core.contract.PathFacts.name` spells it."""
+    """What answered, as `store.canaries.known_as` spells it."""
     units: tuple[int, ...]
     took_us: int
     runner: str = ""

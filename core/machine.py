@@ -6,6 +6,8 @@
 4. `Checkpointed` and `Completed` never lower `units` or `visible_upto`: what was shown is never taken back.
 5. A claim is legal only where `claimable` says so (time aside); the same definition is used in SQL (`CLAIMABLE_SQL`).
 6. A change of lane is never silent: it leaves a mark in `failovers`, whichever event made it.
+7. Who has to wait in place because its lane is out is degraded until it starts there, or is moved.
+8. A `Replanned` about the way back tells why work stays where it is, and changes nothing: it may be running.
 
 Not here: who may write (the store fences that), what should be done (the deciders), time (it is a parameter).
 """
@@ -16,6 +18,7 @@ from typing import Final
 import msgspec
 
 from core import events as ev
+from core.decision import Decision, ReturnFacts
 from core.errors import IllegalEvent
 from core.state import DegradedMark, FailoverMark, FailureMark, RequestState
 from core.words import ACTIVE, ALL_STATES, SETTLED, TERMINAL, Lane, State
@@ -160,7 +163,8 @@ def _begin(event: ev.Event, stream: str, at_us: int) -> RequestState:
         id=stream,
         owner=event.owner,
         workload=event.workload,
-        model=event.model,
+        model=event.served_model,
+        asked_model=event.model if event.model != event.served_model else None,
         served_model=event.served_model,
         engine=event.engine,
         contract=event.contract,
@@ -183,9 +187,22 @@ def _begin(event: ev.Event, stream: str, at_us: int) -> RequestState:
     )
 
 
+SMALLER: Final = "fallback-model"
+"""The rule of a request that a smaller model serves: it stays one wherever the request goes."""
+
+
+def _whatever_lane(state: RequestState, at_us: int) -> DegradedMark | None:
+    """What stays less than was asked for on the GPU lane too."""
+    if state.asked_model is None:
+        return None
+    return DegradedMark(at_us, state.version + 1, SMALLER, SMALLER, "gpu", state.served_model)
+
+
 def _degraded_from_start(event: ev.Admitted, at_us: int) -> DegradedMark | None:
-    """A shorter answer, or a model that is only partly on the device, is less than was asked for, and is told."""
+    """A smaller model, a shorter answer, a model only partly on the device: less than was asked for, and told."""
     decision = event.decision
+    if event.instead is not None:
+        return DegradedMark(at_us, 1, event.instead.rule, SMALLER, "gpu", event.served_model)
     if decision.action not in {"shrink", "offload"}:
         return None
     return DegradedMark(at_us, 1, decision.rule, decision.rule, "gpu", event.served_model)
@@ -199,6 +216,7 @@ def _started(state: RequestState, event: ev.Event, at_us: int) -> dict[str, obje
     assert isinstance(event, ev.Started)
     if state.running or event.lane != state.lane:
         raise IllegalEvent(state.state, f"Started on the {event.lane} lane beside another owner or lane")
+    mark = state.degraded
     return {
         "running": True,
         "runner": event.runner,
@@ -207,6 +225,7 @@ def _started(state: RequestState, event: ev.Event, at_us: int) -> dict[str, obje
         "not_before_us": None,
         "waits_for": None,
         "started_us": state.started_us or at_us,
+        "degraded": mark.before if mark is not None and mark.waits else mark,
     }
 
 
@@ -249,7 +268,7 @@ def _rerouted(state: RequestState, event: ev.Event, at_us: int) -> dict[str, obj
 def _returned(state: RequestState, event: ev.Event, at_us: int) -> dict[str, object]:
     assert isinstance(event, ev.Returned)
     rule = event.decision.rule if event.decision else "returned"
-    return _moved(state, event, at_us, "gpu", rule, event.reason) | {"degraded": None}
+    return _moved(state, event, at_us, "gpu", rule, event.reason) | {"degraded": _whatever_lane(state, at_us)}
 
 
 def _failed(state: RequestState, event: ev.Event, _at_us: int) -> dict[str, object]:
@@ -277,7 +296,7 @@ def _resumed(state: RequestState, event: ev.Event, at_us: int) -> dict[str, obje
         if event.lane == "cpu":
             changes["degraded"] = DegradedMark(at_us, state.version + 1, why, "resumed", "cpu", state.served_model)
     if event.lane == "gpu":
-        changes["degraded"] = None
+        changes["degraded"] = _whatever_lane(state, at_us)
     if event.origin == "start":
         changes |= {"units": 0, "visible_upto": 0, "output_epoch": state.output_epoch + 1}
     return changes
@@ -288,9 +307,39 @@ def _ended(_state: RequestState, event: ev.Event, _at_us: int) -> dict[str, obje
     return {"ended_by": event.reason}
 
 
-def _replanned(_state: RequestState, event: ev.Event, _at_us: int) -> dict[str, object]:
+def _replanned(state: RequestState, event: ev.Event, at_us: int) -> dict[str, object]:
     assert isinstance(event, ev.Replanned)
-    return {"not_before_us": event.not_before_us, "waits_for": event.reason}
+    if event.decision is not None and isinstance(event.decision.facts, ReturnFacts):
+        return {}
+    changes: dict[str, object] = {"not_before_us": event.not_before_us, "waits_for": event.reason}
+    if event.lane_out:
+        changes["degraded"] = _in_place(state, event.reason, event.decision, at_us)
+    return changes
+
+
+def _requeued(state: RequestState, event: ev.Event, at_us: int) -> dict[str, object]:
+    assert isinstance(event, ev.Requeued)
+    changes = _released(at_us)
+    if event.waits_for is not None:
+        changes["waits_for"] = event.waits_for
+        changes["degraded"] = _in_place(state, event.waits_for, event.decision, at_us)
+    return changes
+
+
+def _in_place(state: RequestState, reason: str, decision: Decision | None, at_us: int) -> DegradedMark:
+    """It waits where it is. Since when, is told from the first reason on; what was less before comes back later."""
+    mark = state.degraded
+    waited = mark is not None and mark.waits
+    return DegradedMark(
+        since_us=mark.since_us if mark is not None and waited else at_us,
+        version=state.version + 1,
+        reason=reason,
+        rule=decision.rule if decision is not None else reason,
+        lane=state.lane or "gpu",
+        model=state.served_model,
+        waits=True,
+        before=mark.before if mark is not None and waited else mark,
+    )
 
 
 _HANDLERS: Final[Mapping[str, Callable[[RequestState, ev.Event, int], dict[str, object]]]] = {
@@ -300,7 +349,7 @@ _HANDLERS: Final[Mapping[str, Callable[[RequestState, ev.Event, int], dict[str, 
     "Completed": _progress,
     "FaultSeen": _fault,
     "Preempted": lambda s, _e, at: _released(at) | {"preemptions": s.preemptions + 1},
-    "Requeued": lambda _s, _e, at: _released(at),
+    "Requeued": _requeued,
     "Rerouted": _rerouted,
     "Returned": _returned,
     "Failed": _failed,

@@ -70,6 +70,14 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether a device whose driver cannot be read takes new work; what runs there may finish in any case."""
     host_floor: Annotated[float, msgspec.Meta(ge=0, le=0.9)] = 0.10
     """Share of the host's memory that the CPU lane never touches."""
+    cpu_budget_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Most memory that the CPU lane's workers may hold together; 0: what the host has available beside the floor."""
+    cpu_growth_bytes: Annotated[int, msgspec.Meta(ge=0)] = 512 << 20
+    """A CPU worker that holds so much more at rest than after loading is ended and started anew; 0: never."""
+    cpu_max_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Longest answer that the CPU lane gives a new request; 0: as long as its context holds."""
+    cpu_idle_s: Positive = 60.0
+    """How long a CPU worker that is not kept warm stays after its last work."""
     pressure_high: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.95
     """Share of a device in use above which new work spills to the CPU lane."""
     pressure_low: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.85
@@ -124,4 +132,6 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     webhook_backoff_s: Positive = 5.0
     """Longest pause after the first failed attempt; doubles with each further one, and chance takes up to half off."""
     webhook_backoff_max_s: Positive = 6 * 3600.0
-    """Longest pause between two attempts."""
+    """Longest pause between two attempts; what a receiver asks for with `Retry-After` is bounded by it as well."""
+    webhook_keep_s: Positive = 7 * 86400.0
+    """How long a notice that was taken or given up is kept; until then one that was given up can be sent again."""

@@ -6,7 +6,7 @@ import msgspec
 
 from core import admission, breaker, pool, returning, safepoint
 from core.decision import AdmissionFacts, BreakerFacts, Decision, PoolFacts, ReturnFacts
-from core.events import Event, Recorded
+from core.events import Admitted, Event, Recorded
 from core.machine import apply
 from core.state import RequestState
 
@@ -49,12 +49,18 @@ def decision_of(event: Event) -> Decision | None:
     return found if isinstance(found, Decision) else None
 
 
+def _decisions(event: Event) -> list[Decision]:
+    """All decisions of an event: a request that another model serves carries the refusal of the one asked for too."""
+    own = decision_of(event)
+    refusal = event.instead if isinstance(event, Admitted) else None
+    return [one for one in (refusal, own) if one is not None]
+
+
 def redecide(history: Iterable[Recorded]) -> list[Redecided]:
     """Every decision of a history, re-run."""
     again = []
     for record in history:
-        recorded = decision_of(record.event)
-        if recorded is not None:
+        for recorded in _decisions(record.event):
             fresh = decide_again(recorded)
             again.append(Redecided(record.version, recorded.rule, fresh == recorded, recorded, fresh))
     return again

@@ -31,6 +31,8 @@ class Admitted(Event, frozen=True):
     """The answer length that was asked for, where a shorter one was granted."""
     whole: bool = False
     """The answer is one chunk, since it is held to a grammar."""
+    instead: Decision | None = None
+    """The refusal of `model`, where the caller allowed a smaller one to serve instead: `served_model`."""
 
 
 class Refused(Event, frozen=True):
@@ -50,6 +52,8 @@ class Replanned(Event, frozen=True):
     reason: str
     decision: Decision | None = None
     not_before_us: int | None = None
+    lane_out: bool = False
+    """Its lane is out: it waits, and that is less than it asked for."""
 
 
 class Started(Event, frozen=True):
@@ -128,6 +132,8 @@ class Requeued(Event, frozen=True):
     """Back in the queue of the lane it was on."""
 
     decision: Decision
+    waits_for: str | None = None
+    """Why it waits there although it should not have to; None: it only waits for its turn."""
 
 
 class Rerouted(Event, frozen=True):

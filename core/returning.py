@@ -16,12 +16,23 @@ In this order; the first rule that applies decides:
 10. `gpu-is-back`        it goes back.
 
 With a negative least gain rules 8 and 9 ask nothing: the CPU lane is wanted free.
+Work that only waits for the CPU lane has nothing to lose there, and does not have to save anything: rule 8 asks
+nothing of it, and rule 9 only that it does not lose more than the least gain; nothing at all where no unit is durable.
+
+Whoever stays while the GPU lane serves is told why (`tell_due`): at each full minute, and when the reason changes, but
+not within ten seconds of the last word.
+
+Not here: what is told of it (explain), when it is asked (the shell).
 """
+
+from typing import Final
 
 from core.decision import Decision, Rejected, ReturnFacts
 
 RETURN = "return-gpu"
 STAY = "stay-cpu"
+_TELL_S: Final = 60.0
+_CHANGE_S: Final = 10.0
 
 
 def decide(facts: ReturnFacts) -> Decision:
@@ -79,10 +90,24 @@ def _worth(f: ReturnFacts) -> tuple[str, str] | None:
     return _gain(f)
 
 
+def tell_due(on_cpu_s: float, told_s: float, *, same: bool) -> bool:
+    """Whether to say why it is still on the CPU lane, `on_cpu_s` after its move there.
+
+    The last word came `told_s` after the move (0: there was none) and gave the `same` reason, or another one.
+    """
+    if on_cpu_s // _TELL_S > told_s // _TELL_S:
+        return True
+    return not same and on_cpu_s - told_s >= _CHANGE_S
+
+
 def _gain(f: ReturnFacts) -> tuple[str, str] | None:
     if f.least_gain_s < 0:
         return None
     gain = gain_s(f)
+    if f.waits:
+        if f.units == 0 or gain is None or gain >= -f.least_gain_s:
+            return None
+        return "not-worth-it", f"going back would lose {-gain:.1f} s, and it may lose {f.least_gain_s:.1f} s at most"
     if gain is None:
         return "rates-unknown", "how fast the two lanes are has not been measured yet"
     if gain < f.least_gain_s:
@@ -93,6 +118,8 @@ def _gain(f: ReturnFacts) -> tuple[str, str] | None:
 def _pays(f: ReturnFacts) -> str:
     if f.cpu_out:
         return "the CPU lane cannot work"
+    if f.waits:
+        return "the GPU lane takes it, and here it only waits"
     gain = gain_s(f)
     if gain is None or f.least_gain_s < 0:
         return "the GPU lane takes it, and the CPU lane is wanted free"

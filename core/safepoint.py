@@ -19,7 +19,9 @@ In this order; the first rule that applies decides:
 11. `boundary-passed`    the caller allows a move only before the first unit: stop honestly.
 12. `pair-none`, `pair-below-demand`   the CPU path is not proved alike enough: back to the GPU lane where the device is
     sound and its worker can be brought up, else stop honestly.
-13. `continue-identical`, `continue-faithful`   go on from the checkpoint on the CPU.
+13. `cpu-lane-full`      it may move, but as many as may wait for the CPU lane wait there: it keeps its place until
+    there is room, or the GPU serves again. What the GPU lane would only refuse again is moved all the same.
+    `continue-identical`, `continue-faithful`   go on from the checkpoint on the CPU.
 
 Not here: what counts as a fault (the shell gathers that), what the caller is told (explain).
 """
@@ -31,6 +33,7 @@ RESTART = "restart-cpu"
 REQUEUE = "requeue"
 FAIL = "fail"
 CANCEL = "cancel"
+LANE_FULL = "cpu-lane-full"
 
 
 def decide(facts: SafepointFacts) -> Decision:
@@ -119,7 +122,7 @@ def _moved(f: SafepointFacts) -> _Ruling:
     """Rules 10 to 13: there is a CPU lane and the caller lets us use it."""
     wait = (REQUEUE, "the GPU worker just failed; the CPU lane can answer now")
     if f.units == 0:
-        return RESTART, "restart-nothing-shown", [(CONTINUE, "no unit is durable yet"), wait]
+        return _full(f, RESTART) or (RESTART, "restart-nothing-shown", [(CONTINUE, "no unit is durable yet"), wait])
     if f.failover == "boundary":
         return FAIL, "boundary-passed", [(CONTINUE, "failover is `boundary` and text exists"), (RESTART, _CHANGE), wait]
     unlike = _unlike(f)
@@ -129,7 +132,15 @@ def _moved(f: SafepointFacts) -> _Ruling:
         if f.fault in {"worker", "slow"} and f.fault_kind not in _LANE_OUT:
             return REQUEUE, rule, rejected
         return FAIL, rule, [*rejected, (REQUEUE, "the GPU lane cannot take it again")]
-    return CONTINUE, f"continue-{f.pair}", [(RESTART, _CHANGE), wait]
+    return _full(f, CONTINUE) or (CONTINUE, f"continue-{f.pair}", [(RESTART, _CHANGE), wait])
+
+
+def _full(f: SafepointFacts, move: str) -> _Ruling | None:
+    """Rule 13: a move that is right, and for which there is no room."""
+    if f.cpu_limit is None or f.cpu_waiting < f.cpu_limit or f.fault == "size" or f.fault_kind == "cannot-continue":
+        return None
+    why = f"{f.cpu_waiting} requests wait for the CPU lane already; the limit is {f.cpu_limit}"
+    return REQUEUE, LANE_FULL, [(move, why)]
 
 
 def _unlike(f: SafepointFacts) -> tuple[str, str] | None:

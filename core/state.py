@@ -16,7 +16,7 @@ class FailoverMark(msgspec.Struct, frozen=True):
     reason: str
 
 
-class DegradedMark(msgspec.Struct, frozen=True):
+class DegradedMark(msgspec.Struct, frozen=True, omit_defaults=True):
     """The request is not getting the service it asked for, since when and why."""
 
     since_us: int
@@ -25,6 +25,10 @@ class DegradedMark(msgspec.Struct, frozen=True):
     rule: str
     lane: Lane
     model: str
+    waits: bool = False
+    """It waits in its place because its lane is out; that is over when it starts there."""
+    before: "DegradedMark | None" = None
+    """Of one that waits: in what way it was served less well before."""
 
 
 class FailureMark(msgspec.Struct, frozen=True):
@@ -55,6 +59,8 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     device: str | None = None
     units: int = 0
     max_units: int = 0
+    asked_model: str | None = None
+    """What was asked for, where a smaller model serves; `model` is the one whose lanes it is on."""
     asked_units: int | None = None
     """What was asked for, where `max_units` is less."""
     waits_for: str | None = None

@@ -5,11 +5,14 @@ In this order:
 1. Is the service stopping? Its state is saved if a takeover would cost more than the budget, and it stops.
 2. Must it give its place in a shared cache to another? Its state is saved, and it gives way. Or is there room for its
    next chunk? If not, somebody gives way, itself perhaps, and it waits.
-3. Is it on the CPU lane, and does going back to the GPU lane pay? Then its state is saved, and it goes, if that still
+3. Is it on the GPU lane, and that is slow? Then its state is saved, and it goes on elsewhere, if that is faster and
+   allowed in the transaction that moves it; else it goes on here.
+4. Is it on the CPU lane, and does going back to the GPU lane pay? Then its state is saved, and it goes, if that still
    holds in the transaction that moves it; else it goes on under the same lease.
-4. Would a takeover now cost more than the budget? Then its state is saved beside it, and it goes on.
+5. Would a takeover now cost more than the budget? Then its state is saved beside it, and it goes on.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Final
@@ -22,20 +25,31 @@ from core.chunks import chunk_size
 from core.decision import Decision
 from core.errors import StopWork
 from core.policy import Policy
+from core.slowness import Measured, Spell
 from core.snapshots import SnapshotFacts
 from runners.engines.base import Loaded, Ready, Sequence
 from runners.host import DRAIN
 from runners.keeper import Keeper, Saved
 from runners.pool import Pool
-from store import comeback
+from runners.speed import Speed
+from store import comeback, slowness
 from store.claims import Claim
 from store.journal import Sees
 from store.rates import Rates
+from store.slowness import Outcome
+
+log = logging.getLogger("failsoft.runner")
 
 PREEMPT: Final = "preempt"
 RETURN: Final = "return"
+LEFT: Final = "left"
 _ASK_RETURN_S: Final = 1.0
 _WAIT_S: Final = 0.2
+_WORDS: Final[dict[Outcome, str]] = {
+    "left": "its work goes on elsewhere",
+    "stays": "nothing new begins there, and what was begun goes on, since it may not be moved",
+    "nowhere-better": "it goes on, since no other lane is known to be faster",
+}
 _STRETCH_S: Final = 1.0
 """Longest time in which nothing is asked: a stop, a way back and a save wait for it."""
 
@@ -46,6 +60,8 @@ class Pace:
     def __init__(self) -> None:
         self.prefill: float | None = None
         self.decode: float | None = None
+        self.measured: Measured | None = None
+        """What was computed undisturbed, in all."""
 
     def ready(self, how: Ready, took_s: float) -> None:
         """The prefix took so long."""
@@ -56,6 +72,16 @@ class Pace:
         """So many units of the answer took so long."""
         if units > 0 and took_s > 0:
             self.decode = saving.blended(self.decode, units / took_s)
+
+    def undisturbed(self, seen: Measured, wall_s: float) -> None:
+        """A chunk that says how fast the lane usually is. Of its two times the longer one counts.
+
+        An engine may compute ahead while nobody asks.
+        """
+        before = self.measured or Measured(0, 0.0, seen.context, seen.threads, seen.at_once)
+        units, took_s = before.units + seen.units, before.took_s + max(seen.took_s, wall_s)
+        at_once = max(before.at_once, seen.at_once)
+        self.measured = Measured(units, took_s, seen.context, max(before.threads, seen.threads), at_once)
 
     def seen(self) -> Rates:
         """What there is to tell of it."""
@@ -77,8 +103,9 @@ class Boundary:
         stopping: Callable[[], bool],
         pulse: Callable[[], None],
         restored: int,
+        speed: Speed | None = None,
     ) -> None:
-        """`restored` are the tokens of the saved state that it begins with."""
+        """`restored` are the tokens of the saved state that it begins with; with `speed` it is watched for slowness."""
         self._claim = claim
         self._loaded = loaded
         self._keeper = keeper
@@ -94,7 +121,11 @@ class Boundary:
         self._since = time.monotonic()
         self._ask_return_at = time.monotonic() + _ASK_RETURN_S
         self._ready = False
+        self._speed = speed
+        self._asked_off = False
+        self._chunk_ended: float | None = None
         self.move_back: Callable[[float | None], bool] = _never
+        self.move_off: Callable[[Spell], Outcome] = _stays
 
     def enter(self) -> None:
         """Before anything is computed. Raises `GiveWay`, or `AllocationFailed` for what never fits a shared cache."""
@@ -109,6 +140,20 @@ class Boundary:
     def ready(self) -> None:
         """The prompt is computed; from here on it is asked between chunks only."""
         self._ready = True
+        if self._speed is not None:
+            self._speed.ready(self._claim.fence.request_id)
+
+    def computed(self, units: int, *, done: int, began: float, waited_s: float, threads: int) -> None:
+        """A chunk came, `done` units with it; since `began`, of which `waited_s` went to waiting for threads."""
+        now = time.monotonic()
+        took_s = now - began - waited_s
+        self.pace.chunk(units, now - began)
+        before, self._chunk_ended = self._chunk_ended, now
+        if self._speed is None:
+            return
+        seen = self._speed.chunk(units, took_s, began=began, context=self._tokens(done), threads=threads)
+        if seen is not None and before is not None:
+            self.pace.undisturbed(seen, now - before - waited_s)
 
     def ask(self, sequence: Sequence, units: int) -> None:
         """After a chunk; `units` are known now. Raises `StopWork` when the work is to end here.
@@ -122,6 +167,7 @@ class Boundary:
             self._save_for_takeover(sequence, units)
             raise StopWork("the service is stopping", code=DRAIN)
         self._share(sequence, units)
+        self._leave_slow(sequence, units)
         self._go_back(sequence, units)
         if self._can_save() and self._under_way is None and saving.due(self._facts(units)):
             self._save(sequence, units)
@@ -213,6 +259,29 @@ class Boundary:
         self._save_for_takeover(sequence, units)
         raise GiveWay(decision)
 
+    # ---- leaving a slow lane -----------------------------------------------------------------------------
+
+    def _leave_slow(self, sequence: Sequence, units: int) -> None:
+        """Once for each request: a look first, and the move is decided where it is made."""
+        spell = self._speed.slow() if self._speed is not None and not self._asked_off else None
+        if spell is None or self._speed is None:
+            return
+        self._asked_off = True
+        outcome: Outcome = "nowhere-better"
+        if slowness.better_elsewhere(self._look(), self._claim.state.model, spell.tps):
+            self._save_for_takeover(sequence, units)
+            outcome = self.move_off(spell)
+        if self._speed.first():
+            log.warning(
+                "the lane computes %.2f units a second for %.1f s now, where %.2f at least are usual; %s",
+                spell.tps,
+                spell.spent_s,
+                spell.expected_tps,
+                _WORDS[outcome],
+            )
+        if outcome == "left":
+            raise LeftSlow
+
     # ---- going back ---------------------------------------------------------------------------------------
 
     def _go_back(self, sequence: Sequence, units: int) -> None:
@@ -241,6 +310,18 @@ class GoneBack(StopWork):
 
     def __init__(self) -> None:
         super().__init__("the GPU lane serves again", code=RETURN)
+
+
+class LeftSlow(StopWork):
+    """The work has left a slow lane, and its lease with it: there is nothing left to write."""
+
+    def __init__(self) -> None:
+        super().__init__("the lane is slow", code=LEFT)
+
+
+def _stays(_spell: Spell) -> Outcome:
+    """Nobody moves it."""
+    return "stays"
 
 
 def _never(_takeover_s: float | None) -> bool:

@@ -1,7 +1,8 @@
 """The canary: a short prompt whose answer was recorded in good days, asked of a lane between its requests.
 
 1. It is asked once a model is loaded, while its device's breaker is half-open, and from time to time while the lane
-   works; never beside a request.
+   works; never beside a request. A lane that is never idle takes nothing up until it is, once that is overdue; if that
+   takes too long it works on.
 2. Counting on is what every model can do and no broken one does: a wrong answer means that nothing this worker
    computes is to be trusted, so it ends. A canary that never comes back ends it too, as any work that hangs does.
 3. It leaves nothing behind but what the record says of it.
@@ -19,7 +20,7 @@ from runners.corebook import CoreBook
 from runners.devices.base import Device
 from runners.engines.base import GenerateWork, Loaded, Ready, Said, Sampling
 from store import breakers, laneviews
-from store.breakers import Verdict
+from store.canaries import Verdict
 from store.claims import Owner
 from store.journal import Sees, Tx
 from store.models.prompt_side import PromptSide
@@ -30,6 +31,10 @@ log = logging.getLogger("failsoft.runner")
 PROMPT: Final = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,"
 UNITS: Final = 8
 _WAIT_S: Final = 0.002
+_LATE: Final = 2
+"""So many times `canary_every_s` without one is too long."""
+_HOLD_S: Final = 10.0
+"""How long a lane is kept free for it in a row."""
 
 
 class Canary:
@@ -66,6 +71,14 @@ class Canary:
         """The lane has worked on something; who does not work needs no canary."""
         self._worked = True
 
+    def overdue(self) -> bool:
+        """Whether it should have been asked long ago, and the lane is worth keeping free for it."""
+        if self._asked_at is None or not self._worked:
+            return False
+        too_long_s = _LATE * self._policy.canary_every_s
+        late_s = time.monotonic() - self._asked_at - too_long_s
+        return late_s >= 0 and late_s % (too_long_s + _HOLD_S) < _HOLD_S
+
     def due(self, look: Sees) -> bool:
         """Whether to ask now."""
         if self._asked_at is None:
@@ -93,6 +106,8 @@ class Canary:
         verdict = self._writer.run(unit)
         if verdict == "wrong":
             log.error("the canary was answered wrongly: nothing that this worker computes is to be trusted")
+        elif verdict == "slow":
+            log.error("the canary was answered rightly, and far too slowly: this worker begins anew")
         return verdict
 
     def _answer(self, loaded: Loaded) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
@@ -26,6 +27,9 @@ MONITOR_PAUSE_S: Final = 60.0
 """Shortest time between two starts of the monitor: killing one in the middle of a driver call has frozen cards, so it
 is not done in a row."""
 
+HOST_ID: Final = "cpu"
+"""The device of runners that compute on this machine's CPU."""
+
 Role = Literal["web", "monitor", "runner"]
 
 
@@ -36,6 +40,11 @@ class RunnerSpec(msgspec.Struct, frozen=True):
     model: str
     device: str
     engine: str
+
+    @property
+    def on_host(self) -> bool:
+        """Whether this machine's CPU computes it, in this machine's memory."""
+        return (self.lane, self.device) == ("cpu", HOST_ID)
 
 
 class Exit(msgspec.Struct, frozen=True):
@@ -49,12 +58,20 @@ class Child:
     """One place in the house, and the process that fills it now, if any."""
 
     def __init__(
-        self, role: Role, paths: Paths, *, spec: RunnerSpec | None = None, arguments: tuple[str, ...] = ()
+        self,
+        role: Role,
+        paths: Paths,
+        *,
+        spec: RunnerSpec | None = None,
+        arguments: tuple[str, ...] = (),
+        hold: Callable[[int], None] | None = None,
     ) -> None:
+        """`hold` is given the pid of each process as soon as it exists, to set limits before it takes anything."""
         self.role = role
         self.spec = spec
         self._paths = paths
         self._arguments = arguments
+        self._hold = hold
         self.process: subprocess.Popen[bytes] | None = None
         self.pidfd = -1
         self.ticks = 0
@@ -64,6 +81,8 @@ class Child:
         """Whether a process is to be here; the residency plan says no to models that must make room."""
         self.loaded = False
         self.killed_for: str | None = None
+        self.told: dict[str, str | int | float] = {}
+        """What was seen that it was ended for."""
         self.deaths = 0
         """In quick succession; decides the pause before the next start."""
         self.failed_starts = 0
@@ -95,10 +114,13 @@ class Child:
             start_new_session=True,
             cwd=Path(__file__).parent.parent,
         )
+        if self._hold is not None:
+            self._hold(self.process.pid)
         self.pidfd = os.pidfd_open(self.process.pid)
         self.ticks = start_ticks(self.process.pid) or 0
         self.loaded = False
         self.killed_for = None
+        self.told = {}
         self.started = time.monotonic()
 
     def _cards(self) -> dict[str, str]:
@@ -109,6 +131,16 @@ class Child:
         if self.process is not None:
             self.killed_for = self.killed_for or why
             _end_group(self.process.pid)
+
+    def at_rest(self) -> bool:
+        """Whether it has its model, and works on nothing."""
+        return self.process is not None and self.pulse is not None and self.pulse.phase() == "idle"
+
+    def retire(self, why: str) -> None:
+        """Ask it to stop in order, for a reason of ours that is told when its death is seen."""
+        if self.process is not None:
+            self.killed_for = self.killed_for or why
+            self.process.terminate()
 
     def terminate(self) -> None:
         """Ask it to stop in order."""

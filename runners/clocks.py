@@ -93,8 +93,8 @@ class Clocks:
         row = self._driver.execute("SELECT max(at_us) FROM readings").fetchone()
         return None if row[0] is None else max(0, self._clock.now_us() - row[0]) / 1e6
 
-    def devices(self) -> list[tuple[str, str, str | None, str]]:
-        """(id, state by the record, state by the latest reading, its reason).
+    def devices(self) -> list[tuple[str, str, str | None, str, str]]:
+        """(id, state by the record, state by the latest reading, its reason, its advice).
 
         A reading from before the record last changed says nothing about now; its state is None.
         """
@@ -105,7 +105,8 @@ class Clocks:
         found = []
         for device, state, document in rows:
             reading = msgspec.json.decode(document) if document else {}
-            found.append((device, state, reading.get("state"), reading.get("reason") or "no longer answers"))
+            words = (reading.get("reason") or "no longer answers", reading.get("advice") or "")
+            found.append((device, state, reading.get("state"), *words))
         return found
 
 

@@ -37,6 +37,9 @@ _CODES: Final[dict[int | None, tuple[str, FaultClass]]] = {
 }
 """What it says of a worker that it ended with that code."""
 
+_KNOWN: Final = frozenset({"gate-held", "cancel-ignored"})
+"""Ends whose cause is known, and is no other request's input that the worker held."""
+
 _CRASHES: Final = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
 
@@ -106,7 +109,7 @@ def fault_of(spec: RunnerSpec, runner: str, left: Exit, killed_for: str | None) 
         spec.lane,
         runner,
         spec.device,
-        blames_input=kind in failover.BLAMING and killed_for != "gate-held",
+        blames_input=kind in failover.BLAMING and killed_for not in _KNOWN,
         evidence=evidence,
     )
 

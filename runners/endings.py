@@ -10,15 +10,17 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from core import events as ev
 from core.errors import AllocationFailed, EngineFault, Fenced, NoPlace, StopWork
 from core.policy import Policy
 from core.words import FaultClass
 from runners import stops
-from runners.boundary import GiveWay, GoneBack
+from runners.boundary import GiveWay, GoneBack, LeftSlow
 from runners.host import CANCEL
 from runners.work import Work
-from store import breakers, claims, failover, snapshots
+from store import breakers, claims, failover, hostlane, snapshots
 from store.claims import Claim, Owner
 from store.journal import Tx
 from store.writer import Writer
@@ -38,8 +40,8 @@ class Endings:
         self._policy = policy
 
     def stopped(self, taken: Claim, work: Work, stop: StopWork) -> None:
-        """It was asked to stop: by its client, by the service, or for another request; or it has gone back."""
-        if isinstance(stop, GoneBack):
+        """It was asked to stop: by its client, by the service, or for another request; or it has moved already."""
+        if isinstance(stop, (GoneBack, LeftSlow)):
             return
         try:
             work.settle()
@@ -77,6 +79,12 @@ class Endings:
         """The device refused the request's bytes though the ledger had them: a fault of size, the worker is sound."""
         numbers = {key: value for key, value in refused.extra.items() if isinstance(value, int)}
         self._fault(taken, "size", "allocation-failed", numbers, blames_input=False)
+
+    def over_budget(self, taken: Claim) -> int:
+        """The host gave no more memory: nobody's fault the first time, the request's size the second."""
+        log.error("no memory is left for %s", taken.fence.request_id)
+        self._fault(taken, "host", "over-budget", {}, blames_input=False)
+        return stops.OVER_BUDGET
 
     def cannot_continue(self, taken: Claim, why: Exception) -> None:
         """The engine cannot go on with an answer begun elsewhere; it is sound, and somebody else must."""
@@ -120,7 +128,9 @@ class Endings:
             bad = snapshots.kept(tx, taken.fence.request_id, taken.state.output_epoch) if without_snapshot else None
             if bad is not None:
                 snapshots.reject(tx, taken.fence, bad, "not-restored")
-            failover.after_fault(tx, taken.fence.request_id, seen, self._policy, actor=owner.runner)
+            large = hostlane.too_large(tx, kind, taken.fence.request_id)
+            told = msgspec.structs.replace(seen, fault="size") if large else seen
+            failover.after_fault(tx, taken.fence.request_id, told, self._policy, actor=owner.runner)
 
         try:
             self._writer.run(unit)

@@ -87,6 +87,10 @@ class EngineHost:
         self._renew_at = self._clock.mono_us() + lease_us // 3
         self._look_at = 0
         self._fixed_threads = fixed_threads
+        self.granted = 1
+        """Threads of the chunk that is computed."""
+        self.waited_s = 0.0
+        """Time that was spent waiting for threads, in all."""
         self.on_ready: Callable[[Ready], None] = _nobody
         self.on_stretch: Callable[[int], int] = _none
         self.on_pulse: Callable[[], None] = _nothing
@@ -113,9 +117,12 @@ class EngineHost:
             raise StopWork("the service is stopping", code=DRAIN)
         if self._cores is None:
             return 1
+        began = time.monotonic()
         while (granted := self._cores.grant(self._fixed_threads)) == 0:
             self.pulse(0)
             time.sleep(_WAIT_S)
+        self.granted = granted
+        self.waited_s += time.monotonic() - began
         return granted
 
     def chunk_size(self, done: int) -> int:

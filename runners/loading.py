@@ -18,14 +18,16 @@ from core.cores import fixed_share
 from core.decision import Part
 from core.errors import AllocationFailed, EngineFault
 from runners.devices.base import Device, Reading
+from runners.devices.garbling import Garbling
 from runners.devices.real import RealDevice
+from runners.devices.simulated import SimulatedDevice
 from runners.engines.base import Engine, Loaded, LoadPlan
 from runners.engines.registry import engine_named
 from runners.needs import ModelNeed, need_of, process_bytes
 from runners.onboard import held_on
 from runners.pool import Pool
 from runners.process import usable_cores
-from store import laneviews, reservations, roster
+from store import hostlane, laneviews, reservations, roster
 from store.claims import Owner
 from store.database import Paths, read_engine
 from store.journal import Look, Tx
@@ -118,7 +120,7 @@ class Loading:
         engine = self._engine()
         slots = self._slots(engine)
         threads = fixed_share(total=usable_cores(), reserve=self._settings.policy.reserve_cores, runners=runners)
-        context = min(self._settings.context, self._entry.context_length)
+        context = min(self._settings.context_on(self._owner.lane), self._entry.context_length)
         plan = LoadPlan(
             context=context,
             gpu_layers=gpu_layers,
@@ -133,6 +135,8 @@ class Loading:
         loaded = self._loaded(engine, plan, expected)
         took_us = (time.monotonic_ns() - began) // 1000
         seen = self._seen(engine, loaded, before, expected)
+        if isinstance(self._device, SimulatedDevice):
+            loaded = Garbling(loaded, self._device)
         self._tell(need, part, before.foreign, took_us, seen)
         return Place(
             loaded=loaded,
@@ -213,7 +217,8 @@ class Loading:
             self._learn(tx, need, seen if part is None else None)
             roster.ready(tx, owner.runner)
             laneviews.set_engine(tx, owner.lane, owner.model, owner.engine)
-            laneviews.set_serving(tx, owner.lane, owner.model, None, actor=owner.runner)
+            if owner.lane == "gpu" or not hostlane.held_back(tx, owner.model):
+                laneviews.set_serving(tx, owner.lane, owner.model, None, actor=owner.runner)
 
         self._writer.run(unit)
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import msgspec
 
+from core.policy import Policy
+from runners.cgroups import own_levels, refusal
 from runners.devices.host import observe_host
+from runners.hostbudget import limits
 from runners.process import usable_cores
 
 
@@ -22,6 +25,13 @@ def accelerators() -> dict[str, Any]:
         return {"driver": _text(pynvml.nvmlSystemGetDriverVersion()), "devices": [_device(h) for h in handles]}
     except pynvml.NVMLError as error:
         return {"problem": str(error)}
+
+
+def budget(policy: Policy) -> dict[str, Any]:
+    """What the CPU lane's workers of a service that is started here may hold, and what would hold them to it."""
+    most = limits(policy, observe_host(), held=0, mapped=0)
+    why = refusal(own_levels()[0])
+    return {"by": "watch" if why else "cgroup", "why": why, "budget": most.soft, "limited_by": most.limited_by}
 
 
 def _device(handle: Any) -> dict[str, Any]:
@@ -41,7 +51,12 @@ def _text(value: str | bytes) -> str:
 
 def main() -> int:
     """Print what there is."""
-    found = {"cores": usable_cores(), "memory": msgspec.to_builtins(observe_host()), "accelerators": accelerators()}
+    found = {
+        "cores": usable_cores(),
+        "memory": msgspec.to_builtins(observe_host()),
+        "budget": budget(Policy()),
+        "accelerators": accelerators(),
+    }
     sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
     return 0
 

@@ -37,6 +37,8 @@ _NULL_LAYERS: Final = 4
 _QUARTERS: Final = (3, 2, 1)
 _BATCH: Final = 64
 """Tokens that the llama.cpp engine computes at once; its scratch memory grows with it."""
+WORKER_BYTES: Final = 144 << 20
+"""What a worker's programs were seen to hold of the host beside their model, and a little more."""
 _UNKNOWN_FACTOR: Final = 1.25
 _UNKNOWN_MORE: Final = 512 << 20
 """What is taken for a model whose memory has no rule: its file and a quarter, and this much."""
@@ -47,7 +49,7 @@ def need_of(tx: Sees, entry: ModelEntry, settings: Settings, engine: str, lane: 
 
     On a real card the driver takes its own share for each process; what was learned there holds for cards only.
     """
-    context = min(settings.context, entry.context_length)
+    context = min(settings.context_on(lane), entry.context_length)
     card = is_real(device)
     key = f"context={context}{',card' * card}"
     if entry.engine == "null":
@@ -58,6 +60,8 @@ def need_of(tx: Sees, entry: ModelEntry, settings: Settings, engine: str, lane: 
         return _current(tx, entry, settings, engine, lane, context, card=card)
     shape = Shape(entry.prepared_bytes, entry.layers, entry.width, entry.heads or 1, entry.kv_heads, entry.vocabulary)
     bill = embedded_footprint(shape, context)
+    if lane == "cpu":
+        return _on_host(entry, bill.total, "formula", key)
     driver = process_bytes(device)
     # Below all layers this engine keeps its whole KV cache on the host.
     parts = _parts(settings, entry.layers, bill.weights, bill.compute + driver, bill.weights + bill.kv)
@@ -84,6 +88,10 @@ def _current(
         shape = shape_of(header.metadata, [(tensor.name, tensor.nbytes) for tensor in header.tensors])
     except FailsoftError:
         shape = None
+    if lane == "cpu":
+        whole = _host_bill(shape, cells, slots)
+        guess = int(entry.prepared_bytes * _UNKNOWN_FACTOR) + _UNKNOWN_MORE
+        return _on_host(entry, guess if whole is None else whole, "unknown" if whole is None else "formula", key)
     every = entry.layers + 1
     whole = _bill(shape, cells, slots, every, driver)
     seen = learned(tx, engine, entry.id, key)
@@ -105,11 +113,24 @@ def _current(
     return ModelNeed(value, 0, whole, basis, key, entry.layers, tuple(parts))
 
 
+def _on_host(entry: ModelEntry, model: int, basis: str, key: str) -> ModelNeed:
+    """On the CPU lane the whole model lies in the host's memory, its mapped file counted as needed."""
+    load = model + WORKER_BYTES
+    return ModelNeed(load, 0, load, basis, f"{key},cpu", entry.layers)
+
+
 def _bill(shape: ModelShape | None, cells: int, slots: int, layers: int, driver: int) -> int | None:
     """Bytes of the device at the load peak or after it; `driver`: what it takes per process. None: unknown."""
-    if shape is None:
-        return None
-    setting = Setting(
+    return None if shape is None else footprint(shape, _setting(cells, slots, layers, driver)).device_total
+
+
+def _host_bill(shape: ModelShape | None, cells: int, slots: int) -> int | None:
+    """Bytes of the host for a model that is all there, at the load peak or after it. None: unknown."""
+    return None if shape is None else footprint(shape, _setting(cells, slots, 0, 0)).host_total
+
+
+def _setting(cells: int, slots: int, layers: int, driver: int) -> Setting:
+    return Setting(
         context=cells,
         era=Era.LLAMACPP_2026,
         n_batch=_BATCH,
@@ -120,7 +141,6 @@ def _bill(shape: ModelShape | None, cells: int, slots: int, layers: int, driver:
         n_gpu_layers=layers,
         process_context=driver,
     )
-    return footprint(shape, setting).device_total
 
 
 def _parts(settings: Settings, layers: int, weights: int, fixed: int, read: int) -> tuple[Part, ...]:

@@ -6,9 +6,12 @@ import math
 import os
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
+import msgspec
+
+from runners.cgroups import counts, own_levels
 from store.clock import start_ticks
 
 _PR_SET_PDEATHSIG = 1
@@ -147,28 +150,69 @@ def resident_bytes(pid: int) -> int | None:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+class Size(msgspec.Struct, frozen=True):
+    """Memory of some processes, in bytes. What several of them share counts for each."""
+
+    resident: int
+    files: int
+    """Of these: mapped files and shared memory."""
+
+    @property
+    def own(self) -> int:
+        """What nobody else has."""
+        return self.resident - self.files
+
+
+def size_of(pids: Iterable[int]) -> Size:
+    """Resident memory; the dead hold nothing."""
+    resident = files = 0
+    page = os.sysconf("SC_PAGE_SIZE")
+    for pid in pids:
+        with contextlib.suppress(OSError, IndexError):
+            words = Path(f"/proc/{pid}/statm").read_text().split()
+            resident, files = resident + int(words[1]) * page, files + int(words[2]) * page
+    return Size(resident, files)
+
+
+def proportional(pids: Iterable[int]) -> int:
+    """Bytes of processes, what is shared divided among all that share it. The kernel counts pages: 10 us for a MiB."""
+    total = 0
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            total += next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+        except (OSError, StopIteration):
+            total += size_of([pid]).resident
+    return total
+
+
+def with_descendants(pid: int) -> list[int]:
+    """A process, and all that it and they have started and that live."""
+    found = [pid]
+    for one in found:
+        for task in _entries(Path(f"/proc/{one}/task")):
+            with contextlib.suppress(OSError):
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
 def oom_kills() -> int:
     """How many processes of this process's cgroup the kernel has killed for want of memory; 0 where it cannot tell."""
-    for level in _own_cgroups():
-        events = level / "memory.events"
-        if events.is_file():
-            counts = dict(line.split() for line in events.read_text().splitlines())
-            return int(counts.get("oom_kill", 0))
-    return 0
-
-
-def _own_cgroups() -> list[Path]:
-    """This process's cgroup (v2) and its ancestors, nearest first."""
-    root = Path("/sys/fs/cgroup")
-    lines = Path("/proc/self/cgroup").read_text().splitlines()
-    folder = root / next((line[3:] for line in lines if line.startswith("0::")), "/").lstrip("/")
-    return [level for level in (folder, *folder.parents) if level == root or root in level.parents]
+    found = (counts(level / "memory.events") for level in own_levels())
+    return next((events.get("oom_kill", 0) for events in found if events), 0)
 
 
 def usable_cores() -> int:
     """Cores this process may use: its affinity, cut by the CPU quota of its cgroups (v2)."""
     cores = len(os.sched_getaffinity(0))
-    for level in _own_cgroups():
+    for level in own_levels():
         limit = level / "cpu.max"
         if limit.is_file():
             quota, _, period = limit.read_text().partition(" ")

@@ -51,6 +51,7 @@ from runners.onboard import NotOnDevice
 from runners.pool import Pool
 from runners.process import be_ended_first, die_with_parent, usable_cores
 from runners.pulse import Phase, Pulse
+from runners.speed import Speed
 from runners.work import Work, patient
 from store import claims, rates
 from store.claims import Claim, Owner
@@ -92,6 +93,7 @@ class Runner:
         self.side = load_prompt_side(entry)
         self.keeper = Keeper(paths.snapshots, self.writer, owner.runner, self.policy.snapshot_bytes)
         self.endings = Endings(owner, self.writer, self.policy)
+        self.speed = Speed(owner.lane, owner.engine, self.policy)
         self._pace_at = 0.0
         self._exit: int | None = None
         self._jobs: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()
@@ -122,18 +124,18 @@ class Runner:
             canary = self._canary(place)
             next_look = 0.0
             while not self.draining.is_set() and self._exit is None:
-                if self._busy == 0 and time.monotonic() >= next_look and not self._fit(place, canary, driver):
+                held = canary.overdue()
+                look = held or time.monotonic() >= next_look
+                if self._busy == 0 and look and not self._fit(place, canary, driver):
                     break
                 self._beat("idle")
-                if self._room(slots) and (bell.rang() or time.monotonic() >= next_look):
+                room = 0 if held and self._busy else self._room(slots)
+                if room and (bell.rang() or time.monotonic() >= next_look):
                     next_look = time.monotonic() + _RECHECK_S
                     while (room := self._room(slots)) and self._claim(driver, room, place.pool):
                         canary.worked()
-                elif self._room(slots):
-                    time.sleep(_IDLE_S)
                 else:
-                    self._freed.wait(_FULL_S)
-                    self._freed.clear()
+                    self._pause(free=room > 0)
         for _ in threads:
             self._jobs.put(None)
         # The slots end what they have begun, however long that takes; each is watched by its own signs of life.
@@ -145,6 +147,14 @@ class Runner:
         self.keeper.close()
         self.writer.close()
         return self._exit or 0
+
+    def _pause(self, *, free: bool) -> None:
+        """Until it is worth looking again."""
+        if free:
+            time.sleep(_IDLE_S)
+        else:
+            self._freed.wait(_FULL_S)
+            self._freed.clear()
 
     def _canary(self, place: Place) -> Canary:
         return Canary(
@@ -166,8 +176,9 @@ class Runner:
         try:
             place.loaded.check()
             while canary.due(Look(driver, self.clock.now_us())) and not self.draining.is_set():
-                if canary.ask(place.loaded) == "wrong":
-                    self._exit = stops.GARBAGE
+                verdict = canary.ask(place.loaded)
+                if verdict in {"wrong", "slow"}:
+                    self._exit = stops.GARBAGE if verdict == "wrong" else stops.SLOW
                     return False
         except DeviceFault as fault:
             self._exit = self.endings.device_lost(str(fault))
@@ -297,9 +308,13 @@ class Runner:
             self.endings.cannot_continue(taken, error)
         except Unworkable as error:
             self.endings.unworkable(taken, error)
+        except MemoryError as error:
+            lane = self.owner.lane
+            self._exit = self.endings.over_budget(taken) if lane == "cpu" else self.endings.engine_failed(taken, error)
         except Exception as error:  # noqa: BLE001 -- an engine may raise anything, and all of it is its fault
             self._exit = self.endings.engine_failed(taken, error)
         finally:
+            self.speed.ended(taken.fence.request_id)
             holding.give_back()
         self._tell_pace(boundary.pace)
 
@@ -311,6 +326,7 @@ class Runner:
         def look() -> Look:
             return Look(bell.connection, self.clock.now_us())
 
+        self.speed.began(taken.fence.request_id, rates.usual_of(look(), self.owner.lane, self.owner.model))
         snapshot, note = self.keeper.newest(look(), taken, place.loaded.kv_format)
         boundary = Boundary(
             taken,
@@ -322,6 +338,7 @@ class Runner:
             stopping=self.draining.is_set,
             pulse=lambda: host.pulse(0),
             restored=snapshot.tokens if snapshot is not None else 0,
+            speed=self.speed,
         )
         work = Work(
             taken,
@@ -337,13 +354,13 @@ class Runner:
         return work, boundary
 
     def _tell_pace(self, pace: Pace) -> None:
-        """How fast the lane is, from time to time: who asks wants an idea, not a protocol."""
+        """How fast the lane is, from time to time: who asks wants an idea, not a protocol. Never while it is slow."""
         now = time.monotonic()
-        if pace.decode is None or now < self._pace_at:
+        if pace.decode is None or now < self._pace_at or self.speed.doubtful():
             return
         self._pace_at = now + _PACE_EVERY_S
-        seen, owner = pace.seen(), self.owner
-        self.writer.submit(lambda tx: rates.see(tx, owner.lane, owner.model, seen))
+        seen, measured, owner, engine = pace.seen(), pace.measured, self.owner, self.speed.engine
+        self.writer.submit(lambda tx: rates.see(tx, owner.lane, owner.model, seen, engine=engine, measured=measured))
 
 
 def enter(pool: Pool, state: RequestState) -> bool:

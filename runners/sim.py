@@ -62,6 +62,8 @@ def parser() -> argparse.ArgumentParser:
     leak.add_argument("size", metavar="SIZE")
     slow = acts.add_parser("slow", parents=[shared], help="let its work take longer")
     slow.add_argument("factor", type=float, metavar="FACTOR", help="such as 10; 1 is full speed")
+    garble = acts.add_parser("garble", parents=[shared], help="let it compute garbage, with everything else green")
+    garble.add_argument("how", choices=("on", "off"), nargs="?", default="on", help="%(default)s unless told otherwise")
     reserve = acts.add_parser("reserve", parents=[shared], help="let the driver keep memory for itself")
     reserve.add_argument("size", metavar="SIZE")
     return whole
@@ -101,6 +103,7 @@ def _act(device: SimulatedDevice, args: argparse.Namespace) -> None:
         "lag": lambda: device.set_lag(_seconds(args.seconds)),
         "leak": lambda: device.set_leak(size(args.size)),
         "slow": lambda: device.set_slow(_seconds(args.factor)),
+        "garble": lambda: device.set_garbage(args.how == "on"),
         "reserve": lambda: device.reserve(size(args.size)),
     }
     acts[args.act]()
@@ -151,6 +154,7 @@ def _orders(state: SimulatedState) -> dict[str, float]:
         "lag": state.lag_s,
         "leak": state.leak,
         "slow": state.slow if state.slow > 1 else None,
+        "garble": float(state.garbage),
         "reserve": state.reserved,
     }
     return {name: value for name, value in found.items() if value}

@@ -19,7 +19,7 @@ from core.errors import FailsoftError
 from core.pool import BLOCK
 from core.words import Lane
 from runners.accelerator import Accelerator
-from runners.children import RunnerSpec
+from runners.children import HOST_ID, RunnerSpec
 from runners.loading import UPSTREAM, build_of, upstream_of, wanted_slots
 from runners.needs import ModelNeed, need_of
 from runners.process import belongs_to, end_instance
@@ -34,7 +34,6 @@ from store.settings import Settings
 log = logging.getLogger("failsoft")
 
 VERSION: Final = "0.1.0"
-HOST_ID: Final = "cpu"
 
 
 def end_orphans(paths: Paths) -> None:
@@ -145,14 +144,14 @@ def _lane(tx: Tx, settings: Settings, entry: ModelEntry, spec: RunnerSpec) -> La
         model=spec.model,
         serving=True,
         out_reason=None,
-        context=_context(settings, entry, slots),
+        context=_context(settings, entry, spec.lane, slots),
         device=spec.device,
         engine=spec.engine,
         contract=entry.contract,
         load_bytes=need.load,
         token_bytes=need.token if spec.lane == "gpu" else 0,
         need_basis=need.basis,
-        resident=spec.lane == "cpu" or theirs,
+        resident=theirs or (spec.lane == "cpu" and settings.cpu_readiness == "warm"),
         pinned=entry.id in settings.pinned,
         layers=need.layers,
         parts=need.parts if spec.lane == "gpu" else (),
@@ -160,10 +159,10 @@ def _lane(tx: Tx, settings: Settings, entry: ModelEntry, spec: RunnerSpec) -> La
     )
 
 
-def _context(settings: Settings, entry: ModelEntry, slots: int) -> int:
+def _context(settings: Settings, entry: ModelEntry, lane: Lane, slots: int) -> int:
     """Tokens that one request may come to: no more than a cache that is shared by several holds in whole blocks."""
     shared = settings.pool_tokens // BLOCK * BLOCK if slots > 1 else 0
-    return min(settings.context, entry.context_length, shared or settings.context)
+    return min(settings.context_on(lane), entry.context_length, shared or settings.context)
 
 
 def _requeue(tx: Tx, settings: Settings, cause: int | None) -> None:
@@ -184,7 +183,8 @@ def _requeue(tx: Tx, settings: Settings, cause: int | None) -> None:
 def _leave_gpu_lane(tx: Tx, settings: Settings, served: set[str], gone: set[str] | None, cause: int) -> None:
     """What waits for a GPU lane that is not there any more moves by rule; `gone` None: any that is not served."""
     waiting = tx.execute(
-        "SELECT id, model FROM requests WHERE lane='gpu' AND state IN ('admitted','running-gpu','checkpointed')"
+        "SELECT id, model FROM requests WHERE lane='gpu' AND state IN ('admitted','running-gpu','checkpointed') "
+        "ORDER BY turn_us, id"
     ).fetchall()
     for request_id, model in waiting:
         if model in served or (gone is not None and model not in gone):

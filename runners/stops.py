@@ -12,3 +12,7 @@ NOT_ON_DEVICE = 78
 """The model was loaded, and took nothing of the device that it was loaded for."""
 GARBAGE = 79
 """A canary was answered wrongly, or not at all."""
+OVER_BUDGET = 80
+"""There was no memory left of what the CPU lane may hold."""
+SLOW = 80
+"""A canary was answered rightly, and far slower than it was before: begin anew, with memory that is taken anew."""

@@ -37,9 +37,14 @@ from runners.devices.base import OUT
 from runners.drain import Drain
 from runners.ground import address_of, bind, listen, lock_directory, require_loopback, usable
 from runners.hangs import Hangs
+from runners.hostbudget import HostBudget
+from runners.memwatch import MemoryWatch
+from runners.moves import Moves
 from runners.process import adopt_orphans, end_adopted, end_instance, oom_kills, resident_bytes
 from runners.pulse import Pulse
+from runners.readiness import Readiness
 from runners.residents import Residents
+from runners.suspend import Sleep
 from runners.upkeep import Upkeep
 from runners.xids import Xids
 from store import breakers, promises, roster
@@ -47,6 +52,7 @@ from store.database import Paths, default_root, migrate, read_engine
 from store.gate import Gate
 from store.house import drain
 from store.journal import Tx
+from store.models.catalog import ModelEntry
 from store.settings import Settings, load, write_in_force
 from store.writer import Writer
 
@@ -70,6 +76,8 @@ class Supervisor:
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._oom_kills = oom_kills()
         self._out: set[tuple[str, str]] = set()
+        self._said: dict[str, set[tuple[str, str]]] = {}
+        """What was said of each device that is out; a driver may say the same things in turns, for days."""
         self._gone = False
         """The data directory was deleted under us: nothing can be kept any more."""
 
@@ -97,6 +105,7 @@ class Supervisor:
         self.gate = Gate(self.paths.gate)
         self.writer.run(lambda tx: startup.recover(tx, self.settings, models, specs, device))
         listen(listener, self.settings.host, self.paths)
+        self.budget = HostBudget(self.paths, self.policy)
         self.children = [Child("web", self.paths), *self._workers(specs, device)]
         self._pass = {id(self.children[0]): listener.fileno()}
         self._address = address_of(self.settings.host, listener)
@@ -109,7 +118,11 @@ class Supervisor:
                 assert isinstance(driver, sqlite3.Connection)
                 self.drain = Drain(self.children, driver, self.policy)
                 self.cooldowns = Cooldowns(driver, self._later, self.writer.clock)
+                self.sleep = Sleep(self.writer.clock)
                 self.clocks = Clocks(driver, self._later, self.policy, self.writer.clock)
+                self.moves = Moves(driver, self._later, self.policy, self.writer.clock)
+                self.memory = MemoryWatch(self.budget, self.children, driver, self._later, self.policy)
+                self.readiness = self._readiness(models, driver)
                 self.residents = self._residents(device.id if device else "", driver)
                 self.xids = Xids(device.id if device else "", self.children, driver, self.writer.clock)
                 self._loop()
@@ -121,12 +134,20 @@ class Supervisor:
                 child.kill("service-stopped")
             self.writer.close()
             end_instance(self.paths.root)
+            self.budget.close()
             os.close(lock)
 
     def _workers(self, specs: list[RunnerSpec], device: Accelerator | None) -> list[Child]:
         simulated = device.id if device is not None and device.simulated else ""
         monitor = Child("monitor", self.paths, arguments=("--simulated", simulated))
-        return [monitor, *(Child("runner", self.paths, spec=spec) for spec in specs)]
+        hold = self.budget.hold
+        held = (Child("runner", self.paths, spec=one, hold=hold if one.on_host else None) for one in specs)
+        return [monitor, *held]
+
+    def _readiness(self, models: list[ModelEntry], driver: sqlite3.Connection) -> Readiness:
+        files = {model.id: Path(model.prepared) for model in models if model.prepared_bytes}
+        kind = self.settings.cpu_readiness
+        return Readiness(kind, self.children, files, driver, self._later, self.policy)
 
     def _residents(self, device: str, driver: sqlite3.Connection) -> Residents:
         on_device = [child for child in self.children if child.spec is not None and child.spec.device == device]
@@ -143,6 +164,7 @@ class Supervisor:
             self._reap()
             self.hangs.pulses()
             self.hangs.gate()
+            self._guarded(self.memory.tick)
             if count % _CLOCKS_EVERY == 0:
                 self._guarded(self._clocks)
             if count % _BEATS_EVERY == 0:
@@ -181,7 +203,7 @@ class Supervisor:
     def _start_due(self) -> None:
         for child in self.children:
             due = child.process is None and child.wanted and time.monotonic() >= child.not_before
-            if due and not self._device_out(child):
+            if due and not self._device_out(child) and not self.memory.holds(child):
                 try:
                     child.start(self._pass.get(id(child)))
                 except OSError as error:
@@ -230,24 +252,32 @@ class Supervisor:
         log.warning("runner %s ended (%s%s)", child.id, left, f", {killed_for}" if killed_for else "")
         if left.signal == signal.SIGKILL and killed_for is None and (kills := oom_kills()) > self._oom_kills:
             self._oom_kills, killed_for = kills, "out-of-memory"
+        killed_for = killed_for or self.memory.killed_for(child)
         self._later(after_death(child, spec, left, killed_for, self.policy))
 
     # ---- time ---------------------------------------------------------------------------------------------
 
     def _clocks(self) -> None:
+        if slept_us := self.sleep.look():
+            self._later(partial(breakers.host_resumed, slept_us=slept_us, actor="supervisor"))
         self.clocks.tick()
         self.cooldowns.tick()
         if self.drain.tick():
             return
+        self.moves.tick()
         self.residents.tick()
+        self.readiness.tick()
         self.xids.tick()
         for runner in self.clocks.disobeyed():
             for child in self.children:
                 if child.id == runner:
                     child.kill("cancel-ignored")
-        for device, recorded, seen, reason in self.clocks.devices():
+        self._devices()
+
+    def _devices(self) -> None:
+        for device, recorded, seen, reason, advice in self.clocks.devices():
             if seen in OUT:
-                self._device_gone(device, reason, known=recorded == "lost")
+                self._device_gone(device, reason, advice, known=recorded == "lost")
             elif seen is None and recorded == "lost":
                 self._out.add(("device", device))
             elif seen == "ok" and recorded == "lost":
@@ -255,18 +285,25 @@ class Supervisor:
                 self._out.discard(("device", device))
             elif seen == "ok":
                 self._out.discard(("device", device))
+                self._said.pop(device, None)
 
-    def _device_gone(self, device: str, reason: str, *, known: bool) -> None:
+    def _device_gone(self, device: str, reason: str, advice: str, *, known: bool) -> None:
         self._out.add(("device", device))
         for child in self.children:
             if child.spec is not None and child.spec.device == device and child.process is not None:
                 child.kill("device-lost")
+        said = self._said.setdefault(device, set())
+        if (reason, advice) not in said:
+            log.error("device %s is lost: %s%s", device, reason, f". {advice}" if advice else "")
         if not known:
-            log.error("device %s is lost: %s", device, reason)
             self._later(lambda tx: breakers.device_lost(tx, device, self.policy, reason=reason, actor="supervisor"))
+        elif (reason, advice) not in said:
+            self._later(lambda tx: breakers.device_says(tx, device, self.policy, actor="supervisor"))
+        said.add((reason, advice))
 
     def _beats(self) -> None:
-        self.hangs.monitor(self.clocks.silent_s())
+        silent_s = self.clocks.silent_s()
+        self.hangs.monitor(None if silent_s is None else min(silent_s, self.sleep.awake_s()))
         now = self.writer.clock.now_us()
         signs = [
             roster.Sign(child.id, _state_of(child.pulse), resident_bytes(child.pid), now)

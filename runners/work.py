@@ -17,12 +17,14 @@ from core.errors import NoSpace
 from core.events import Checkpointed, Completed, PrefixReady
 from core.holdback import units_until_stop, visible
 from core.policy import Policy
+from core.slowness import Spell
 from runners.boundary import Boundary
 from runners.engines.base import Chunk, Constraint, GenerateWork, Loaded, Ready, Said, Sampling, Snapshot
 from runners.host import EngineHost
-from store import claims, comeback, contents
+from store import claims, comeback, contents, slowness
 from store.claims import Claim
 from store.journal import Tx
+from store.slowness import Outcome
 from store.writer import Writer
 
 T = TypeVar("T")
@@ -58,6 +60,8 @@ class Work:
         self._note = note
         """Why the work does not begin with a saved state although there is one; empty: there is nothing to say."""
         self._began = 0.0
+        self._waited_s = 0.0
+        """For threads, until the prefix was evaluated."""
         self._units = list(claim.done)
         self._pieces = [piece(token) for token in claim.done]
         self._shown = claim.state.visible_upto
@@ -89,19 +93,27 @@ class Work:
             said=said_in(spec.body),
         )
         self._boundary.move_back = self._move_back
-        host.on_ready = self._ready
+        self._boundary.move_off = self._move_off
+        host.on_ready = lambda how: self._ready(how, host.waited_s)
         host.on_pulse = self._boundary.pulse
         host.on_stretch = self._boundary.stretch
         self._began = chunk_began = time.monotonic()
+        waited_s = host.waited_s
         sequence = loaded.begin(work, host)
         try:
             for chunk in sequence:
-                now = time.monotonic()
-                self._boundary.pace.chunk(len(chunk.units), now - max(self._began, chunk_began))
-                if self._take(chunk, int((now - chunk_began) * 1e6)):
+                took_us = int((time.monotonic() - chunk_began) * 1e6)
+                self._boundary.computed(
+                    len(chunk.units),
+                    done=len(self._units) + len(chunk.units),
+                    began=max(self._began, chunk_began),
+                    waited_s=host.waited_s - max(waited_s, self._waited_s),
+                    threads=host.granted,
+                )
+                if self._take(chunk, took_us):
                     break
                 self._boundary.ask(sequence, len(self._units))
-                chunk_began = time.monotonic()
+                chunk_began, waited_s = time.monotonic(), host.waited_s
         finally:
             sequence.close()
         self.settle()
@@ -112,10 +124,16 @@ class Work:
         fence, policy = self._claim.fence, self._policy
         return patient(self._writer.submit(lambda tx: comeback.go_back(tx, fence, policy, takeover_s)), self._pulse)
 
-    def _ready(self, how: Ready) -> None:
+    def _move_off(self, spell: Spell) -> Outcome:
+        """Off a slow lane, from what is durable now, where that is better and allowed."""
+        self.settle()
+        fence, policy = self._claim.fence, self._policy
+        return patient(self._writer.submit(lambda tx: slowness.leave(tx, fence, spell, policy)), self._pulse)
+
+    def _ready(self, how: Ready, waited_s: float) -> None:
         """The prefix is evaluated; a takeover says which way it took and what that cost."""
         took = time.monotonic() - self._began
-        self._began = time.monotonic()
+        self._began, self._waited_s = time.monotonic(), waited_s
         self._boundary.ready()
         self._boundary.pace.ready(how, took)
         if self._claim.state.attempt < 2:

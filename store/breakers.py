@@ -19,7 +19,7 @@ from core.decision import BreakerFacts, Decision
 from core.errors import NotFound
 from core.policy import Policy
 from core.words import FaultClass
-from store import canaries, failover, laneviews
+from store import canaries, failover, house, laneviews
 from store.canaries import Verdict
 from store.journal import Sees, Tx
 
@@ -77,11 +77,34 @@ def device_lost(tx: Tx, device: str, policy: Policy, *, reason: str, actor: str)
     row = tx.execute("SELECT state, epoch FROM devices WHERE id=?", (device,)).fetchone()
     if row is None or row[0] != "ok":
         return False
-    lost = tx.append(_stream(device), ev.DeviceLost(reason, row[1] + 1), actor=actor)
+    told = _said(tx, device)
+    lost = tx.append(_stream(device), ev.DeviceLost(reason, row[1] + 1, told), actor=actor)
     for lane, model in tx.execute("SELECT lane, model FROM lanes WHERE device=?", (device,)).fetchall():
         laneviews.set_serving(tx, lane, model, "device-lost", actor=actor, cause=lost.seq)
-    fault(tx, device, ev.FaultCounted("device", "device-lost", actor), policy, actor=actor, cause=lost.seq)
+    fault(tx, device, ev.FaultCounted("device", "device-lost", actor, told), policy, actor=actor, cause=lost.seq)
     return True
+
+
+def device_says(tx: Tx, device: str, policy: Policy, *, actor: str) -> None:
+    """What is told of a device that is out may have changed: then that is one more fault of the same incident."""
+    told, before = _said(tx, device), _said_before(tx, device)
+    if is_lost(tx, device) and told and before and told != before:
+        fault(tx, device, ev.FaultCounted("device", "device-lost", actor, told), policy, actor=actor)
+
+
+def _said_before(tx: Sees, device: str) -> dict[str, str | int | float]:
+    sql = "SELECT json_extract(data, '$.evidence') FROM events WHERE stream=? AND type='FaultCounted' ORDER BY seq DESC"
+    row = tx.execute(f"{sql} LIMIT 1", (_stream(device),)).fetchone()
+    return dict(msgspec.json.decode(row[0])) if row is not None and row[0] else {}
+
+
+def _said(tx: Sees, device: str) -> dict[str, str | int | float]:
+    """What was read last of a device that is not well: the driver's code, why, and what a person can do."""
+    found = house.reading_of(tx, device)
+    reading = {} if found is None else msgspec.json.decode(found[1])
+    if reading.get("state", "ok") == "ok":
+        return {}
+    return {key: reading[key] for key in ("code", "reason", "advice") if reading.get(key) is not None}
 
 
 def answered(

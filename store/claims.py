@@ -17,7 +17,7 @@ from core.machine import CLAIMABLE_SQL
 from core.policy import Policy
 from core.state import RequestState
 from core.words import Lane
-from store import contents, house, laneviews, secondlook
+from store import contents, hostlane, house, laneviews, secondlook
 from store.clock import boot_id
 from store.journal import Sees, Tx
 
@@ -81,7 +81,7 @@ def claim(
     so that a second death is nobody else's. `room` says whether the owner has place for it now; nobody passes the one
     that has to wait for place.
     """
-    if _out(tx, owner.device) or house.draining(tx):
+    if _out(tx, owner.device) or house.draining(tx) or (owner.lane == "cpu" and hostlane.held_back(tx, owner.model)):
         return None
     state = _next(tx, owner, policy)
     if state is None or (state.deaths and company) or (room is not None and not room(state)):

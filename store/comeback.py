@@ -13,14 +13,19 @@ from store.journal import Sees, Tx
 
 
 def decide(
-    tx: Sees, state: RequestState, policy: Policy, takeover_s: float | None, *, cpu_out: bool = False
+    tx: Sees,
+    state: RequestState,
+    policy: Policy,
+    takeover_s: float | None,
+    *,
+    cpu_out: bool = False,
+    waits: bool = False,
 ) -> Decision:
     """Whether a request on the CPU lane is to go back now; `takeover_s` is what that would cost."""
     gpu, cpu = laneviews.lane_row(tx, "gpu", state.model), laneviews.lane_row(tx, "cpu", state.model)
     device = gpu.device if gpu is not None else ""
     row = tx.execute("SELECT state FROM devices WHERE id=?", (device,)).fetchone()
     alike = gpu is not None and cpu is not None and gpu.contract == state.contract == cpu.contract
-    moved_us = state.failovers[-1].at_us if state.failovers else state.created_us
     return returning.decide(
         ReturnFacts(
             wanted=policy.return_to_gpu,
@@ -33,7 +38,7 @@ def decide(
             gpu_slots=gpu.slots if gpu is not None else 1,
             spilling=reservations.spilling(tx, device),
             moves=len(state.failovers),
-            on_cpu_s=max(0, tx.now_us - moved_us) / 1e6,
+            on_cpu_s=on_cpu_s(tx, state),
             least_s=policy.return_after_s,
             least_gain_s=policy.return_gain_s,
             cpu_tps=rates.rates_of(tx, "cpu", state.model).decode,
@@ -41,8 +46,15 @@ def decide(
             takeover_s=takeover_s,
             cannot=_cannot(tx, state.id),
             cpu_out=cpu_out,
+            waits=waits,
         )
     )
+
+
+def on_cpu_s(tx: Sees, state: RequestState) -> float:
+    """Seconds since its last move, which brought it to the CPU lane."""
+    moved_us = state.failovers[-1].at_us if state.failovers else state.created_us
+    return max(0, tx.now_us - moved_us) / 1e6
 
 
 _CANNOT: Final = (

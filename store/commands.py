@@ -7,7 +7,7 @@ from core import events as ev
 from core.errors import Conflict, Gone, NotFound
 from core.state import RequestState
 from core.words import ACTIVE, SETTLED, Failover, Lane, PairClass
-from store import claims, contents, laneviews
+from store import claims, contents, laneviews, outbox
 from store.journal import Tx
 
 _ALIKE: Final[Mapping[Failover, frozenset[PairClass]]] = {
@@ -51,7 +51,8 @@ def resume(
 ) -> RequestState:
     """Take a resumable error up again. A repeat answers what the first call made.
 
-    Raises `Conflict` when it never failed or nothing can be resumed, `Gone` when its content was erased.
+    Raises `Conflict` when it never failed, or beginning anew would repeat an effect of what it said; `Gone` when its
+    content was erased.
     """
     state = require(tx, request_id)
     if state.erased:
@@ -60,6 +61,12 @@ def resume(
         if state.resumed_version is not None:
             return state
         raise Conflict(f"{request_id} is {state.state}; only a resumable error can be resumed", code="not_resumable")
+    if (origin == "start" or state.units == 0) and outbox.effects(tx, request_id, since_checkpoint=False):
+        raise Conflict(
+            f"what {request_id} said has had effects outside, which beginning anew would repeat; "
+            "resume it from its checkpoint, or submit it again as another request",
+            code="effects",
+        )
     lane = _resume_lane(tx, state, origin)
     deadline = None if deadline_s is None else tx.now_us + int(deadline_s * 1e6)
     tx.append(request_id, ev.Resumed(origin, lane, deadline), actor=actor)
@@ -81,7 +88,7 @@ def _resume_lane(tx: Tx, state: RequestState, origin: Literal["checkpoint", "sta
         to_gpu, to_cpu = state.lane == "gpu" or alike, state.lane == "cpu" or alike
     if gpu.serving and to_gpu:
         return "gpu"
-    if cpu.serving and to_cpu:
+    if cpu.serving and to_cpu and state.prompt_tokens + state.max_units <= cpu.context:
         return "cpu"
     return "gpu" if to_gpu else "cpu"
 

@@ -1,7 +1,8 @@
 """How a fault becomes the next event, in one transaction: evidence, decision, consequence, lease ended.
 
 Used by whoever sees the fault first. The decision is pure (`core.safepoint`); here its facts are gathered and its
-outcome is written.
+outcome is written. Where many move at once, they do so in turn: those for whom the CPU lane has no room keep their
+place, and are told that this is less than they asked for (`store.moves` finds them a place later).
 """
 
 from typing import Final
@@ -12,14 +13,14 @@ from core.decision import Decision, SafepointFacts
 from core.policy import Policy
 from core.state import RequestState
 from core.words import ACTIVE, FaultClass
-from store import claims, comeback, laneviews
-from store.journal import Tx
+from store import claims, comeback, laneviews, outbox
+from store.journal import Sees, Tx
 
 BLAMING: Final = frozenset({"crashed", "exited", "hung", "oom-killed", "xid"})
 """Deaths that may be the input's doing. A plain kill, a stop, a lost device never are."""
 
 
-def decide(tx: Tx, state: RequestState, fault: ev.FaultSeen, policy: Policy) -> Decision:
+def decide(tx: Sees, state: RequestState, fault: ev.FaultSeen, policy: Policy) -> Decision:
     """The safe-point decision for a request after a fault, from facts read in this transaction."""
     assert state.lane is not None
     cpu = laneviews.lane_row(tx, "cpu", state.model)
@@ -31,10 +32,13 @@ def decide(tx: Tx, state: RequestState, fault: ev.FaultSeen, policy: Policy) -> 
             units=state.units,
             failover=state.failover,
             pair=laneviews.pair(tx, state.model) if _same_contract(cpu, state) else "none",
-            cpu_serving=cpu is not None and cpu.serving,
+            cpu_serving=cpu is not None and cpu.serving and state.prompt_tokens + state.max_units <= cpu.context,
             deaths=state.deaths,
             poison_limit=policy.poison_limit,
+            effects_pending=outbox.effects(tx, state.id, since_checkpoint=True),
             cancel_asked=state.cancel_asked,
+            cpu_waiting=laneviews.waiting(tx, "cpu", state.model),
+            cpu_limit=policy.cpu_queue_limit,
         )
     )
 
@@ -61,19 +65,36 @@ def after_fault(
 def follow(tx: Tx, state: RequestState, decision: Decision, reason: str, *, actor: str, cause: int | None) -> None:
     """Write what a safe-point decision chose, and end the lease."""
     claims.release(tx, state.id)
-    if decision.action == safepoint.REQUEUE and state.state == "admitted":
-        return  # it waits in that queue already
     event: ev.Event
     match decision.action:
         case safepoint.CANCEL:
             event = ev.Cancelled()
+        case safepoint.REQUEUE if state.state == "admitted":
+            stay(tx, state, decision, _kept_by(tx, state, decision), actor=actor, cause=cause)
+            return  # it waits in that queue already
         case safepoint.REQUEUE:
-            event = ev.Requeued(decision)
+            event = ev.Requeued(decision, _kept_by(tx, state, decision))
         case safepoint.FAIL:
             event = ev.Failed(reason, decision)
         case _:
             event = ev.Rerouted(state.lane, state.units, reason, decision)
     tx.append(state.id, event, actor=actor, attempt=state.attempt or None, cause=cause)
+
+
+def _kept_by(tx: Sees, state: RequestState, decision: Decision) -> str | None:
+    """Why a request waits in the queue of the GPU lane although it should not have to; None: that lane works."""
+    if decision.rule == safepoint.LANE_FULL:
+        return decision.rule
+    row = laneviews.lane_row(tx, "gpu", state.model) if state.lane == "gpu" else None
+    return None if row is None or row.serving else row.out_reason
+
+
+def stay(
+    tx: Tx, state: RequestState, decision: Decision, why: str | None, *, actor: str, cause: int | None = None
+) -> None:
+    """It waits where it is, and for what is said once."""
+    if why is not None and state.waits_for != why and not state.cancel_asked:
+        tx.append(state.id, ev.Replanned(why, decision, lane_out=True), actor=actor, cause=cause)
 
 
 def runner_lost(
@@ -131,18 +152,17 @@ def _move_all(
 ) -> None:
     waiting = tx.execute(
         "SELECT id FROM requests WHERE lane='gpu' AND model=? AND running<=? AND "
-        "state IN ('admitted','running-gpu','checkpointed','rerouted-cpu') ORDER BY turn_us",
+        "state IN ('admitted','running-gpu','checkpointed','rerouted-cpu') ORDER BY turn_us, id",
         (model, int(running)),
     ).fetchall()
     for (request_id,) in waiting:
         state = tx.state(request_id)
         assert state is not None
         fault = ev.FaultSeen(fault_class, kind, "gpu", state.runner or "", device)
-        seen_decision = decide(tx, state, fault, policy)
-        if seen_decision.action == safepoint.REQUEUE and not state.running:
-            # It waits where it is; for what, is said once.
-            if state.waits_for != kind and not state.cancel_asked:
-                tx.append(request_id, ev.Replanned(kind, seen_decision), actor=actor, cause=cause)
+        decision = decide(tx, state, fault, policy)
+        if decision.action == safepoint.REQUEUE and not state.running:
+            full = decision.rule == safepoint.LANE_FULL
+            stay(tx, state, decision, decision.rule if full else kind, actor=actor, cause=cause)
             continue
         after_fault(tx, request_id, fault, policy, actor=actor, cause=cause)
 

@@ -3,6 +3,7 @@
 from typing import Final
 
 from core import events as ev
+from store import samples
 from store.journal import Sees, Tx
 
 _OF_ONE_RUN: Final = ("runners", "readings", "lanes", "reservations", "releases")
@@ -13,6 +14,7 @@ def clear_run(tx: Tx) -> None:
     for table in _OF_ONE_RUN:
         tx.execute(f"DELETE FROM {table}")  # noqa: S608 -- constants
     tx.execute("DELETE FROM service WHERE key='draining'")
+    samples.sweep(tx)
 
 
 def drain(tx: Tx) -> None:
@@ -40,6 +42,7 @@ def put_reading(tx: Tx, device: str, at_us: int, document: str) -> None:
         "ON CONFLICT (device) DO UPDATE SET at_us=excluded.at_us, doc=excluded.doc",
         (device, at_us, document),
     )
+    samples.keep(tx, device, at_us, document)
 
 
 def reading_of(tx: Sees, device: str) -> tuple[int, str] | None:

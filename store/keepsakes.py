@@ -5,7 +5,7 @@ Erased requests are left out: their secret is gone, so that nothing can be told 
 
 import hmac
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Final, Literal
 
@@ -14,6 +14,7 @@ import msgspec
 from core.state import RequestState
 from store import contents
 
+_TYPES: Final = frozenset({"Admitted", "Checkpointed", "Completed", "Resumed"})
 _SQL: Final = (
     "SELECT stream, seq, type, data FROM events WHERE type='Admitted' OR type='Checkpointed' OR type='Completed' "
     "OR type='Resumed' ORDER BY stream, version"
@@ -47,6 +48,11 @@ def misfit(driver: sqlite3.Connection, states: Mapping[str, RequestState]) -> tu
         if found is not None:
             return found
     return None
+
+
+def misfit_of(stream: str, said: Iterable[tuple[int, str, str]], kept: _Kept) -> tuple[int, str] | None:
+    """The same of one history that came by itself: its events as (seq, type, data), and its contents."""
+    return _of_one(stream, ((seq, type_, _read(data)) for seq, type_, data in said if type_ in _TYPES), kept)
 
 
 def _of_one(stream: str, said: Iterator[tuple[int, str, _Said]], kept: _Kept) -> tuple[int, str] | None:

@@ -39,7 +39,7 @@ class LaneRow(msgspec.Struct, frozen=True):
     """What each token of a request takes beside that."""
     need_basis: str = "formula"
     resident: bool = True
-    """On the GPU lane: its runner is up, or on its way."""
+    """Its runner is up, or on its way."""
     layers: int = 0
     """Layers of the model; 0: not known, or none."""
     parts: tuple[Part, ...] = ()
@@ -147,7 +147,7 @@ def waiting(tx: Sees, lane: Lane, model: str) -> int:
     return int(count)
 
 
-def position(tx: Tx, state: RequestState) -> int | None:
+def position(tx: Sees, state: RequestState) -> int | None:
     """How many requests go first in its lane's queue; None when it does not wait in one."""
     if state.running or state.lane is None or state.settled_us is not None:
         return None
@@ -201,6 +201,11 @@ def goes_on(tx: Sees, state: RequestState, lane: Lane, engine: str) -> bool:
     target = path_of(tx, here)
     source = msgspec.structs.replace(target, engine=made)
     return proofs.proof_of(tx, source, target) in {"identical", "faithful"}
+
+
+def set_resident(tx: Tx, lane: Lane, model: str, *, resident: bool) -> None:
+    """Whether a model's worker is up or on its way."""
+    tx.execute("UPDATE lanes SET resident=? WHERE lane=? AND model=?", (int(resident), lane, model))
 
 
 def set_engine(tx: Tx, lane: Lane, model: str, engine: str) -> None:

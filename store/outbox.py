@@ -8,6 +8,7 @@
 4. The URL is content: it is kept beside the prompt, and goes with it. `target` is the part of it that says who answers,
    and so all notices of a request go when its content is erased.
 5. One process delivers at a time, whoever holds the lock file; the kernel gives it back when that process ends.
+6. What is done or dead is kept for a while, then forgotten. Until then a dead one can be sent again, under its key.
 """
 
 import asyncio
@@ -23,16 +24,24 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core import events as ev
 from core import webhooks
+from core.errors import Conflict, NotFound
 from core.events import Recorded
 from core.state import RequestState
 from store import contents
 
 if TYPE_CHECKING:
-    from store.journal import Tx
+    from store.journal import Sees, Tx
 
 State = Literal["waiting", "done", "dead"]
 HEADS: Final = 64
 """How many requests' next notices are read at once."""
+_SHOWN: Final = (
+    *("key", "request_id", "type", "target", "state", "tries", "next_us", "created_us", "ended_us", "error"),
+)
+FORGET: Final = 500
+"""How many old notices are forgotten in one transaction."""
+_NOTICE: Final = "webhook "
+"""How the effects begin that are notices: they tell of the request, and are none of what it says."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ENTER: Final = (
     "INSERT INTO outbox (request_id, key, type, target, payload, state, tries, next_us, created_us) "
@@ -71,7 +80,7 @@ def delivered(tx: "Tx", notice: Notice) -> bool:
         (tx.now_us, notice.key),
     ).rowcount
     if changed:
-        tx.append(notice.request_id, ev.EffectDelivered(notice.key, f"webhook {notice.type}"), actor="web")
+        tx.append(notice.request_id, ev.EffectDelivered(notice.key, f"{_NOTICE}{notice.type}"), actor="web")
     return bool(changed)
 
 
@@ -88,6 +97,50 @@ def failed(tx: "Tx", notice: Notice, error: str, pause_s: float | None) -> None:
             notice.key,
         ),
     )
+
+
+def effects(tx: "Sees", request_id: str, *, since_checkpoint: bool) -> bool:
+    """Whether what a request said has had an effect outside: ever, or since its last checkpoint. Notices are none."""
+    last = 0
+    if since_checkpoint:
+        row = tx.execute(_LAST_CHECKPOINT, (request_id,)).fetchone()
+        last = 0 if row is None else row[0]
+    return tx.execute(_EFFECT, (request_id, last, len(_NOTICE), _NOTICE)).fetchone() is not None
+
+
+_LAST_CHECKPOINT: Final = (
+    "SELECT version FROM events WHERE stream=? AND type='Checkpointed' ORDER BY version DESC LIMIT 1"
+)
+_EFFECT: Final = (
+    "SELECT 1 FROM events WHERE stream=? AND version>? AND type='EffectDelivered' "
+    "AND substr(json_extract(data, '$.effect'), 1, ?)<>? LIMIT 1"
+)
+
+
+def resend(tx: "Tx", key: str) -> dict[str, Any]:
+    """Send a notice again that was given up, as if for the first time; one that waits is sent at once. The row then.
+
+    Raises `NotFound`, and `Conflict` for one that has arrived.
+    """
+    row = tx.execute("SELECT state FROM outbox WHERE key=?", (key,)).fetchone()
+    if row is None:
+        raise NotFound(
+            f"there is no notice {key}: GET /api/webhooks lists them; old ones, and those of erased requests, are gone"
+        )
+    if row[0] == "done":
+        raise Conflict(f"{key} was taken by its receiver; only what was given up is sent again", code="delivered")
+    tx.execute(
+        "UPDATE outbox SET state='waiting', tries=CASE state WHEN 'dead' THEN 0 ELSE tries END, next_us=?, "
+        "ended_us=NULL WHERE key=?",
+        (tx.now_us, key),
+    )
+    found = tx.execute(f"SELECT {', '.join(_SHOWN)} FROM outbox WHERE key=?", (key,)).fetchone()  # noqa: S608 -- constants
+    return dict(zip(_SHOWN, found, strict=True))
+
+
+def forget(tx: "Tx", ids: Sequence[int]) -> None:
+    """Forget notices that `Outbox.ended` found; one that is to be sent again since then stays."""
+    tx.execute(f"DELETE FROM outbox WHERE state<>'waiting' AND id IN ({_marks(ids)})", tuple(ids))  # noqa: S608 -- question marks
 
 
 class Outbox:
@@ -108,10 +161,15 @@ class Outbox:
         rows = await self._rows(sql, (*targets, *requests, HEADS))
         return [Notice(*(*row[:7], bytes(row[7]).decode())) for row in rows]
 
+    async def ended(self, before_us: int) -> list[int]:
+        """Notices that were done or dead by then, oldest first, as many as are forgotten at once."""
+        sql = "SELECT id FROM outbox WHERE state<>'waiting' AND ended_us<=? ORDER BY id LIMIT ?"
+        return [int(row[0]) for row in await self._rows(sql, (before_us, FORGET))]
+
     async def listed(self, state: State | None, limit: int) -> list[dict[str, Any]]:
         """Notices, newest first."""
         sql = (
-            "SELECT key, request_id, type, target, state, tries, next_us, created_us, ended_us, error FROM outbox "
+            f"SELECT {', '.join(_SHOWN)} FROM outbox "  # noqa: S608 -- constants
             "WHERE ? IS NULL OR state=? ORDER BY id DESC LIMIT ?"
         )
         return [dict(row._mapping) for row in await self._rows(sql, (state, state, limit))]  # noqa: SLF001 -- SQLAlchemy's public name
@@ -125,7 +183,7 @@ class Outbox:
         return await asyncio.shield(asyncio.ensure_future(read()))
 
 
-def _marks(values: Collection[str]) -> str:
+def _marks(values: Collection[Any]) -> str:
     return ",".join("?" * len(values))
 
 

@@ -8,8 +8,9 @@ import hashlib
 
 from core import events as ev
 from core.contract import PathFacts
+from core.events import Recorded
 from core.words import PairClass
-from store.journal import Sees, Tx
+from store.journal import FIELDS, Sees, Tx, record_of
 
 
 def stream_of(source: PathFacts, target: PathFacts) -> str:
@@ -32,6 +33,15 @@ def proof_of(tx: Sees, source: PathFacts, target: PathFacts) -> PairClass | None
     event = ev.decode("EquivalenceProved", row[0], row[1])
     assert isinstance(event, ev.EquivalenceProved)
     return event.pair
+
+
+def proofs_of(tx: Sees, contract: str, limit: int) -> list[Recorded]:
+    """The last proofs of any two paths with this contract, newest first."""
+    sql = (
+        f"SELECT {FIELDS} FROM events WHERE type='EquivalenceProved' AND "  # noqa: S608 -- constants
+        "json_extract(data, '$.contract')=? ORDER BY seq DESC LIMIT ?"
+    )
+    return [record_of(row) for row in tx.execute(sql, (contract, limit)).fetchall()]
 
 
 def keep(tx: Tx, source: PathFacts, target: PathFacts, event: ev.EquivalenceProved, *, actor: str) -> None:

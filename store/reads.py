@@ -4,7 +4,7 @@ A read whose caller went away goes on to its end: broken off, it would cost its 
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -12,17 +12,19 @@ from sqlalchemy import Connection, Select, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.errors import Malformed, NotFound
+from core.eta import Eta
 from core.events import Recorded
 from core.ledger import DeviceFacts
-from core.machine import CLAIMABLE_SQL
 from core.policy import Policy
 from core.state import RequestState
-from store import tables
+from core.words import SETTLED
+from store import tables, waits
 from store.contents import Spec, StoredChunk, read_chunk, read_spec
-from store.journal import FIELDS, record_of
+from store.journal import FIELDS, Sees, record_of
 from store.laneviews import BREAKER_OPEN
 from store.projections import state_of
 from store.reservations import device_facts
+from store.waits import Outlook
 
 _EVENT_COLUMNS: Final = [tables.events.c[name] for name in FIELDS.split(", ")]
 MAX_PAGE: Final = 500
@@ -195,34 +197,40 @@ class Reader:
             .order_by(table.c.n)
         )
 
-    async def position(self, state: RequestState) -> int | None:
-        """How many requests go first in its lane's queue; None when it does not wait."""
-        if state.running or state.lane is None or state.settled_us is not None:
-            return None
-        rows = await self._text(
-            f"SELECT count(*) FROM requests WHERE {CLAIMABLE_SQL} AND lane=? AND model=? AND "  # noqa: S608 -- constants
-            "(turn_us, id) < (SELECT turn_us, id FROM requests WHERE id=?)",
-            state.lane,
-            state.model,
-            state.id,
-        )
-        return int(rows[0][0])
+    async def outlooks(self, states: Sequence[RequestState], now_us: int) -> dict[str, Outlook]:
+        """How they stand that have not settled, and how long they may take still, by id.
 
-    async def positions(self) -> dict[str, int]:
-        """How many requests go first, for each request that waits in a lane's queue, by id."""
-        rows = await self._text(
-            "SELECT id, row_number() OVER (PARTITION BY lane, model ORDER BY turn_us, id) - 1 FROM requests "  # noqa: S608 -- constants
-            f"WHERE {CLAIMABLE_SQL}"
-        )
-        return {row[0]: row[1] for row in rows}
+        Of one that is served as it asked and is worked on there is nothing to look up.
+        """
+        active = [one for one in states if one.state not in SETTLED and (one.degraded is not None or not one.running)]
+        if not active:
+            return {}
 
-    async def stored(self, stream: str) -> list[dict[str, Any]]:
-        """A stream's events exactly as stored, each with its chain hash, for an export."""
-        columns = [*_EVENT_COLUMNS, tables.events.c.hash]
-        rows = await self._rows(
-            select(*columns).where(tables.events.c.stream == stream).order_by(tables.events.c.version)
-        )
-        return [row_dict(row) for row in rows]
+        def see(connection: Connection) -> dict[str, Outlook]:
+            return waits.look(_Seen(connection, now_us), active)
+
+        return await self._look(see)
+
+    async def newcomers(self, now_us: int) -> dict[tuple[str, str], Eta]:
+        """When a new request would be taken up, by lane and model."""
+
+        def see(connection: Connection) -> dict[tuple[str, str], Eta]:
+            seen = _Seen(connection, now_us)
+            rows = seen.execute("SELECT lane, model FROM lanes").fetchall()
+            return {(lane, model): waits.newcomer(waits.picture(seen, lane, model), now_us) for lane, model in rows}
+
+        return await self._look(see)
+
+    async def see(self, see: Callable[[Sees], T], now_us: int = 0) -> T:
+        """What a look finds out; it runs in one read transaction, and reads `now_us` as the time."""
+        return await self._look(lambda connection: see(_Seen(connection, now_us)))
+
+    async def _look(self, see: Callable[[Connection], T]) -> T:
+        async def read() -> T:
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(see)
+
+        return await _whole(read())
 
     async def lanes(self) -> list[dict[str, Any]]:
         """Lane rows, with how many run and wait and since when the oldest waits.
@@ -267,11 +275,7 @@ class Reader:
         def see(connection: Connection) -> DeviceFacts | None:
             return device_facts(_Seen(connection, now_us), device, policy)
 
-        async def read() -> DeviceFacts | None:
-            async with self._engine.connect() as connection:
-                return await connection.run_sync(see)
-
-        return await _whole(read())
+        return await self._look(see)
 
     async def learned(self) -> list[dict[str, Any]]:
         """Learned footprints, as their table holds them."""

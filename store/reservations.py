@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from core.decision import HostFacts, Need, Part
+from core.decision import Need, Part
 from core.ledger import DeviceFacts, Holder
 from core.policy import Policy
 from core.words import Lane
@@ -153,16 +153,6 @@ def _seen(tx: Sees, device: str, reading: dict[str, Any]) -> dict[str, int]:
         if pid in processes:
             found[model] = found.get(model, 0) + processes[pid]
     return found
-
-
-def host_facts(tx: Sees, policy: Policy, need: int) -> HostFacts | None:
-    """The host's memory as the CPU lane sees it, or None before the first reading."""
-    row = tx.execute("SELECT doc FROM readings WHERE device='host'").fetchone()
-    if row is None:
-        return None
-    reading = msgspec.json.decode(row[0])
-    total = reading.get("total")
-    return HostFacts(reading.get("available"), int((total or 0) * policy.host_floor), need, total)
 
 
 def spilling(tx: Sees, device: str) -> bool:

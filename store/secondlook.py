@@ -16,7 +16,7 @@ from core.decision import AdmissionFacts, Decision, SafepointFacts
 from core.ledger import overdrawn
 from core.policy import Policy
 from core.state import RequestState
-from store import house, laneviews, promises, reservations
+from store import hostlane, house, laneviews, promises, reservations
 from store.journal import Tx
 
 Outcome = Literal["go", "wait", "stuck", "moved"]
@@ -38,10 +38,13 @@ def facts_for(
         failover=failover,  # type: ignore[arg-type]  # callers hold one of the words
         draining=house.draining(tx),
         gpu=laneviews.lane_facts(tx, "gpu", model, policy.gpu_queue_limit, policy.breaker_probes),
-        cpu=laneviews.lane_facts(tx, "cpu", model, policy.cpu_queue_limit, policy.breaker_probes),
+        cpu=msgspec.structs.replace(
+            laneviews.lane_facts(tx, "cpu", model, policy.cpu_queue_limit, policy.breaker_probes),
+            longest=policy.cpu_max_tokens,
+        ),
         device=reservations.device_facts(tx, gpu.device, policy, without=request_id) if gpu and accounted else None,
         need=need if accounted else None,
-        host=reservations.host_facts(tx, policy, cpu_need.token * tokens) if cpu_need else None,
+        host=hostlane.facts(tx, policy, model, cpu_need.load, cpu_need.token * tokens) if cpu_need else None,
         spilling=reservations.spilling(tx, gpu.device) if gpu and accounted else False,
         evictable=reservations.evictable(tx, gpu.device, model) if gpu and need and need.load else 0,
         awaited=reservations.awaited(tx, gpu.device, request_id) if gpu and takes else 0,

@@ -78,12 +78,17 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Models to serve, by their ids in the catalog (`failsoft models list`)."""
     context: Annotated[int, msgspec.Meta(ge=256)] = 4096
     """Context length of the lanes in tokens, prompt and answer together; a model's own limit still holds."""
+    cpu_context: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """The same for the CPU lane, where it is to be shorter; 0: as long as the others."""
+    cpu_readiness: Literal["warm", "mmap", "cold"] = "warm"
+    """What is ready of a model's CPU lane while nobody needs it: its worker (`warm`), its file in the page cache
+    (`mmap`), or nothing (`cold`)."""
     simulate_gpu: int | None = None
     """Size in bytes of a simulated accelerator, labelled so everywhere; absent: none."""
     gpu: str = "auto"
     """The card of the GPU lane: `auto`, `none`, or a UUID or its beginning. A simulated accelerator goes before."""
     null_load_bytes: Annotated[int, msgspec.Meta(ge=0)] = 16 << 20
-    """What the built-in `null` model pretends to take on a device."""
+    """What the built-in `null` model pretends to take on a device, and of the host for its CPU lane."""
     null_token_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     """What each token of a request to the `null` model pretends to take on a device."""
     pinned: tuple[str, ...] = ()
@@ -104,8 +109,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names and networks that webhooks may reach although they are not of the public internet."""
     unified_memory: dict[str, bool] = {}
     """By UUID of a device or its beginning: whether it computes in the host's memory, where recognising it fails."""
+    fallback: dict[str, str] = {}
+    """By model: the smaller one that serves instead where a request allows that and no lane can take the one it asked
+    for."""
     policy: Policy = Policy()
     """Limits and thresholds, in a table `[policy]`."""
+
+    def context_on(self, lane: Lane) -> int:
+        """Context length of a lane in tokens; a model's own limit still holds."""
+        return min(self.context, self.cpu_context or self.context) if lane == "cpu" else self.context
 
 
 def size(text: str) -> int:
@@ -166,6 +178,11 @@ def _check(place: str, settings: Settings) -> None:
     _hosts(f"{place}: webhook_hosts", settings.webhook_hosts)
     if 0 < settings.pool_tokens < _LEAST_POOL:
         raise Malformed(f"{place}: pool_tokens is {settings.pool_tokens}; write 0, or {_LEAST_POOL} or more")
+    if 0 < settings.cpu_context < _LEAST_POOL:
+        raise Malformed(f"{place}: cpu_context is {settings.cpu_context}; write 0, or {_LEAST_POOL} or more")
+    for model, smaller in settings.fallback.items():
+        if smaller not in settings.models or model not in settings.models or model == smaller:
+            raise Malformed(f"{place}: fallback: {model!r} = {smaller!r} must be two of the `models` to serve")
     _check_upstreams(place, settings)
     for name, value in msgspec.structs.asdict(settings.policy).items():
         _bound(f"{place}: policy.{name}", value)

@@ -8,15 +8,16 @@ import msgspec
 from core import admission
 from core import events as ev
 from core.chunks import cap_for
-from core.decision import AdmissionFacts, Decision
+from core.decision import AdmissionFacts, Decision, LaneFacts, Rejected
 from core.errors import Impossible
 from core.policy import Policy
 from core.state import RequestState
 from core.words import Failover, Lane, Priority
-from store import contents, laneviews, rates, secondlook
+from store import contents, laneviews, rates, secondlook, waits
 from store.journal import Tx
 
 RETRY_AFTER_S: Final = 5
+"""Where nobody knows when trying again may help."""
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -43,6 +44,8 @@ class Submission(msgspec.Struct, frozen=True):
     idempotency_key: str | None = None
     webhook: str | None = None
     """The URL that is told of its events."""
+    fallback: "Submission | None" = None
+    """The same for a smaller model, which the caller allows to serve instead."""
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -52,6 +55,8 @@ class Submitted(msgspec.Struct, frozen=True):
     outcome: Literal["new", "replayed", "refused"]
     position: int | None
     """How many requests went first in its lane's queue; None when it did not wait in one."""
+    rejected: tuple[Rejected, ...] = ()
+    """Of a refusal: what else was thought of, and why not, with the numbers."""
 
 
 def submit(tx: Tx, sub: Submission, policy: Policy) -> Submitted:
@@ -64,12 +69,29 @@ def submit(tx: Tx, sub: Submission, policy: Policy) -> Submitted:
     decision = admission.decide(_facts(tx, sub, policy))
     if decision.rule == "too-long":
         raise too_long(sub, decision)
+    if decision.action == admission.REFUSE and (instead := _smaller(tx, sub, policy)) is not None:
+        return _admitted(tx, sub, policy, instead, decision)
     if decision.action == admission.REFUSE:
-        again = RETRY_AFTER_S if _may_help(decision) else None
+        again = _again_s(tx, sub, decision) if _may_help(decision) else None
         refused = ev.Refused(sub.owner, sub.workload, sub.model, decision.rule, again, decision)
         tx.append(sub.id, refused, actor="web")
-        return _submitted(tx, _state(tx, sub.id), "refused")
-    _admit(tx, sub, policy, decision)
+        return msgspec.structs.replace(_submitted(tx, _state(tx, sub.id), "refused"), rejected=decision.rejected)
+    return _admitted(tx, sub, policy, decision)
+
+
+def _smaller(tx: Tx, sub: Submission, policy: Policy) -> Decision | None:
+    """The decision for the smaller model that may serve instead; None where there is none, or none can be taken."""
+    if sub.fallback is None:
+        return None
+    decision = admission.decide(_facts(tx, sub.fallback, policy))
+    return None if decision.action == admission.REFUSE else decision
+
+
+def _admitted(
+    tx: Tx, sub: Submission, policy: Policy, decision: Decision, refusal: Decision | None = None
+) -> Submitted:
+    """Take it in, and remember the key it came under. With `refusal` the smaller model serves."""
+    _admit(tx, sub, policy, decision, refusal)
     if sub.idempotency_key is not None:
         tx.execute(
             "INSERT INTO idempotency (owner, key, body_digest, request_id, created_us) VALUES (?,?,?,?,?)",
@@ -84,9 +106,25 @@ def _may_help(decision: Decision) -> bool:
     assert isinstance(facts, AdmissionFacts)
     if decision.rule == "never-fits":
         return not admission.hopeless(facts)
+    if not facts.gpu.present and admission.capped(facts):
+        return False
     if decision.rule != "gpu-only":
         return True
     return facts.gpu.present and facts.prompt_tokens + facts.max_units <= facts.gpu.context
+
+
+def _again_s(tx: Tx, sub: Submission, decision: Decision) -> int:
+    """When to try again: as soon as one of the lanes it may use may have a place, as far as that can be told."""
+    facts = decision.facts
+    assert isinstance(facts, AdmissionFacts)
+    if facts.draining:
+        return RETRY_AFTER_S
+    lanes: tuple[tuple[Lane, LaneFacts], ...] = (("gpu", facts.gpu), ("cpu", facts.cpu))
+    found = []
+    for lane, one in lanes[:1] if sub.failover in {"gpu-only", "never"} else lanes:
+        if one.present and (not one.serving or one.waiting >= one.limit):
+            found.append(waits.place_after_s(waits.picture(tx, lane, sub.model), tx.now_us))
+    return min((one for one in found if one is not None), default=RETRY_AFTER_S)
 
 
 def too_long(sub: Submission, decision: Decision) -> Impossible:
@@ -132,19 +170,23 @@ def _facts(tx: Tx, sub: Submission, policy: Policy) -> AdmissionFacts:
         policy=policy,
         request_id=sub.id,
     )
-    if facts.need is None:
+    if facts.need is None and not facts.cpu.longest:
         return facts
     least = max(1, math.ceil(sub.max_units * policy.shrink_floor))
     return msgspec.structs.replace(facts, allow_shrink=sub.allow_shrink, least_units=least)
 
 
-def _admit(tx: Tx, sub: Submission, policy: Policy, decision: Decision) -> None:
+def _admit(tx: Tx, sub: Submission, policy: Policy, decision: Decision, refusal: Decision | None) -> None:
+    asked = sub.model
+    if refusal is not None:
+        assert sub.fallback is not None
+        sub = sub.fallback
     spec = contents.spec_body(contents.Spec(sub.secret, sub.body, sub.tokens, sub.eos, sub.stops, sub.sampling))
     granted = sub.max_units if decision.units is None else decision.units
     admitted = ev.Admitted(
         owner=sub.owner,
         workload=sub.workload,
-        model=sub.model,
+        model=asked,
         served_model=sub.model,
         engine=sub.engine,
         contract=sub.contract,
@@ -158,6 +200,7 @@ def _admit(tx: Tx, sub: Submission, policy: Policy, decision: Decision) -> None:
         deadline_us=None if sub.deadline_s is None else tx.now_us + int(sub.deadline_s * 1e6),
         spec_digest=contents.digest(sub.secret, spec),
         decision=decision,
+        instead=refusal,
     )
     record = tx.append(sub.id, admitted, actor="web")
     contents.put_spec(tx, sub.id, spec)

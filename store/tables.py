@@ -191,6 +191,28 @@ readings = Table(
     Column("doc", Text, nullable=False),
 )
 
+samples = Table(
+    "samples",
+    metadata,
+    Column("device", Text, primary_key=True),
+    Column("place", Integer, primary_key=True, autoincrement=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("used", BigInteger),
+    Column("ours", BigInteger),
+    Column("total", BigInteger),
+    sqlite_with_rowid=False,
+)
+
+imports = Table(
+    "imports",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("request_id", Text, nullable=False),
+    Column("events", Integer, nullable=False),
+    Column("imported_us", BigInteger, nullable=False),
+    Column("document", LargeBinary, nullable=False),
+)
+
 contents = Table(
     "contents",
     metadata,
@@ -257,6 +279,7 @@ rates = Table(
     Column("prefill_tps", Float),
     Column("decode_tps", Float),
     Column("updated_us", BigInteger, nullable=False),
+    Column("usual", Text),
     sqlite_with_rowid=False,
 )
 

@@ -26,7 +26,7 @@ from store.journal import FIELDS, REQUEST_TYPES, chain, record_of
 from store.keepsakes import misfit
 from store.projections import columns
 
-_ANCHOR: Final = re.compile(r"^(\d+) ([0-9a-f]{64})$", re.MULTILINE)
+ANCHOR: Final = re.compile(r"^(\d+) ([0-9a-f]{64})$", re.MULTILINE)
 _Device = tuple[str, int, int | None, str, str | None, int, int, Breaker]
 """Columns of a row of `devices` after its id, and its breaker."""
 
@@ -96,7 +96,7 @@ def _contents(driver: sqlite3.Connection, states: dict[str, RequestState], seq: 
 def _anchors(paths: Paths) -> dict[int, str]:
     file = anchors_file(paths)
     text = file.read_text(errors="replace") if file.exists() else ""
-    return {int(seq): link for seq, link in _ANCHOR.findall(text)}
+    return {int(seq): link for seq, link in ANCHOR.findall(text)}
 
 
 def _rows(driver: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:

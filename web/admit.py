@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 
 from core import webhooks
-from core.errors import Impossible, Malformed
+from core.errors import FailsoftError, Impossible, Malformed
 from core.words import Failover, Priority
 from store.contents import StoredSampling
 from store.models.catalog import Catalog, ModelEntry, load_prompt_side
@@ -163,10 +163,26 @@ def submission(
     Raises `Impossible` for a model that is unknown, not served, or cannot take this conversation, and for a webhook
     that may not be called; `Malformed` for text that is none, `ModelFileError` when the model's files have a problem.
     """
+    _require_webhook(settings, body)
+    seed = secrets.randbelow(2**31) if body.seed is None else body.seed
+    sub = _submission(catalog, settings, msgspec.structs.replace(body, seed=seed), owner=owner, digest=digest, key=key)
+    smaller = settings.fallback.get(body.model) if body.allow_fallback_model else None
+    if smaller is None:
+        return sub
+    other = msgspec.structs.replace(body, model=smaller, seed=seed)
+    try:
+        instead = _submission(catalog, settings, other, owner=owner, digest=digest, key=key)
+    except FailsoftError:
+        return sub  # what was asked for can still be served, or says itself why not
+    return msgspec.structs.replace(sub, fallback=msgspec.structs.replace(instead, id=sub.id, body=sub.body))
+
+
+def _submission(
+    catalog: Catalog, settings: Settings, body: Body, *, owner: str, digest: str, key: str | None
+) -> Submission:
     entry = catalog.get(body.model)
     _require_served(entry, settings)
     _require_constraints(entry, settings, body)
-    _require_webhook(settings, body)
     side = load_prompt_side(entry)
     if body.messages is not None:
         tokens = side.chat_ids([Message(turn.role, turn.content) for turn in body.messages])
@@ -175,8 +191,7 @@ def submission(
         tokens = side.text_ids(body.prompt)
     if not tokens:
         raise Malformed("the prompt is empty", param="prompt")
-    seed = secrets.randbelow(2**31) if body.seed is None else body.seed
-    filled = msgspec.structs.replace(body, seed=seed)
+    assert body.seed is not None
     return Submission(
         id=new_request_id(),
         owner=owner,
@@ -184,11 +199,11 @@ def submission(
         model=entry.id,
         engine=entry.engine,
         contract=entry.contract,
-        body=msgspec.to_builtins(filled),
+        body=msgspec.to_builtins(body),
         tokens=tokens,
         eos=side.eos,
         stops=tuple(_stops(body)),
-        sampling=StoredSampling(body.temperature, body.top_p, body.top_k, seed),
+        sampling=StoredSampling(body.temperature, body.top_p, body.top_k, body.seed),
         max_units=body.max_tokens,
         failover=body.failover,
         priority=body.priority,

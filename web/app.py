@@ -39,7 +39,20 @@ from store.settings import Settings
 from store.tailer import Tailer
 from store.writer import Writer
 from web import problems
-from web.api import acts, health, history, machine, notices, requests, streams, whatif
+from web.api import (
+    acts,
+    health,
+    history,
+    journal,
+    machine,
+    models,
+    notices,
+    pressure,
+    requests,
+    streams,
+    transfer,
+    whatif,
+)
 from web.doorbell import Doorbell
 from web.outbox import Deliveries
 from web.security import Guard
@@ -117,7 +130,7 @@ def create_app(paths: Paths, settings: Settings) -> Litestar:
 
 
 def _api() -> list[Any]:
-    modules = (requests, acts, history, machine, notices, whatif, health, streams)
+    modules = (requests, acts, history, journal, machine, models, notices, pressure, transfer, whatif, health, streams)
     return [handler for module in modules for handler in module.HANDLERS]
 
 

@@ -29,6 +29,7 @@ def lane_view(row: Mapping[str, Any], *, limit: int, now_us: int) -> View:
         "engine": row["engine"],
         "contract": row["contract"],
         "context": row["context"],
+        "resident": bool(row["resident"]),
         "running": row["running"],
         "waiting": row["waiting"],
         "limit": limit,
@@ -41,6 +42,11 @@ def device_label(row: Mapping[str, Any]) -> str:
     """A device's name, from which it is plain whether it is simulated."""
     name = str(row["name"])
     return f"{name} (simulated)" if row["simulated"] and "simulated" not in name.lower() else name
+
+
+def is_upstream(device: str) -> bool:
+    """Whether a device is a server of others, which has no memory that could be looked at."""
+    return device.startswith("upstream:")
 
 
 def ledger_view(facts: DeviceFacts | None) -> View:
@@ -64,7 +70,7 @@ def device_view(row: Mapping[str, Any], *, now_us: int, facts: DeviceFacts | Non
     code = row["reason"]
     return {
         "id": row["id"],
-        "kind": "gpu",
+        "kind": "upstream" if is_upstream(row["id"]) else "gpu",
         "name": row["name"],
         "simulated": simulated,
         "label": device_label(row),
@@ -81,9 +87,14 @@ def device_view(row: Mapping[str, Any], *, now_us: int, facts: DeviceFacts | Non
     } | ledger_view(facts)
 
 
+def breaker_of_row(row: Mapping[str, Any]) -> Breaker:
+    """A device's breaker, from a row of `Reader.devices`."""
+    return msgspec.json.decode(row["breaker_doc"], type=Breaker) if row["breaker_doc"] else Breaker()
+
+
 def breaker_view(row: Mapping[str, Any]) -> View:
     """A device's breaker: `next_probe_at` is when it is tried again; null while it is not open, or held."""
-    found = msgspec.json.decode(row["breaker_doc"], type=Breaker) if row["breaker_doc"] else Breaker()
+    found = breaker_of_row(row)
     until_us, closed = found.until_us(), found.state == "closed"
     return {
         "state": found.state,

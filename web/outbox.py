@@ -6,6 +6,8 @@
    else of that request is.
 4. The loop looks when the journal has grown, when a delivery ended, and when a pause is over; not more often.
 5. Ending breaks deliveries off. They are made again by the next process, under the same key.
+6. A receiver that says when it wants to be asked again is not asked before, up to the longest pause.
+7. What was done or given up long ago is forgotten, from time to time, by whoever delivers.
 """
 
 import asyncio
@@ -32,6 +34,7 @@ _RECHECK_S: Final = 5.0
 _TURN_S: Final = 1.0
 _GAP_S: Final = 0.05
 _AGAIN_S: Final = 2.0
+_FORGET_S: Final = 600.0
 
 log = logging.getLogger("failsoft.outbox")
 
@@ -58,6 +61,8 @@ class Deliveries:
         """By request."""
         self._targets: Counter[str] = Counter()
         self._wake = asyncio.Event()
+        self._forget_at = 0.0
+        """On the event loop's clock."""
         self._closing = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -92,7 +97,7 @@ class Deliveries:
                 pause_s = _RECHECK_S
                 try:
                     turn = turn or Turn(self._paths.run / "outbox.lock")
-                    pause_s = await self._send_due() if turn.take() else _TURN_S
+                    pause_s = await self._round() if turn.take() else _TURN_S
                 except (FailsoftError, DBAPIError, OSError) as error:
                     log.warning("nothing can be delivered now: %s", error)
                 except Exception as error:  # a loop that ended would be missed by nobody
@@ -102,6 +107,20 @@ class Deliveries:
         finally:
             if turn is not None:
                 turn.close()
+
+    async def _round(self) -> float:
+        """All there is to do now; seconds until there may be more."""
+        pause_s = await self._send_due()
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._forget_at or self._closing:
+            return pause_s
+        old = await self._box.ended(self._writer.clock.now_us() - int(self._policy.webhook_keep_s * 1e6))
+        if old:
+            await self._writer.commit(lambda tx: outbox.forget(tx, old))
+        if len(old) == outbox.FORGET:
+            return 0.0
+        self._forget_at = now_s + _FORGET_S
+        return pause_s
 
     async def _wait(self, seconds: float) -> None:
         """Until somebody rings, or for so long."""
@@ -166,7 +185,8 @@ class Deliveries:
         given_up = outcome.hopeless or tries >= self._policy.webhook_tries
         first_s, longest_s = self._policy.webhook_backoff_s, self._policy.webhook_backoff_max_s
         draw = random.random()  # noqa: S311 -- spreads attempts, guards nothing
-        pause_s = None if given_up else webhooks.pause_s(tries, first_s, longest_s, draw)
+        asked_s = min(outcome.again_s or 0.0, longest_s)
+        pause_s = None if given_up else max(asked_s, webhooks.pause_s(tries, first_s, longest_s, draw))
         if given_up:
             log.warning("notice %s is given up after %d attempts: %s", notice.key, tries, error)
         await self._write(lambda tx: outbox.failed(tx, notice, error, pause_s))

@@ -6,6 +6,7 @@
 3. Only the head of an answer is read, which the client bounds; the body is not, and the connection is closed.
 4. All of it together has one limit in time. Resolving has threads of its own: a resolver that hangs stops nobody else.
 5. What went wrong is told in words of ours: never what the receiver sent, nor the path, which may hold a secret.
+6. When the receiver wants to be asked again (`Retry-After`, seconds or a date) is told on; whoever sends bounds it.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 from typing import Final
 
@@ -29,6 +31,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """The addresses of a name, as text. Raises `OSError`."""
 GONE: Final = 410
 _RESOLVERS: Final = 4
+_MAX_DIGITS: Final = 9
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -36,6 +39,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
     error: str | None = None
     hopeless: bool = False
+    again_s: float | None = None
+    """Seconds after which the receiver wants to be asked again, as it says."""
 
 
 class Poster:
@@ -135,7 +140,18 @@ class Poster:
             return Outcome()
         if answer.is_redirect:
             return Outcome(f"HTTP {answer.status_code}: redirects are not followed; give the final URL")
-        return Outcome(f"HTTP {answer.status_code}", hopeless=answer.status_code == GONE)
+        again_s = again_after_s(answer.headers.get("retry-after", ""), time.time())
+        return Outcome(f"HTTP {answer.status_code}", hopeless=answer.status_code == GONE, again_s=again_s)
+
+
+def again_after_s(text: str, now_s: float) -> float | None:
+    """The seconds that a `Retry-After` asks for; None where it says nothing that can be read."""
+    if text.isascii() and text.isdecimal():
+        return float(text) if len(text) <= _MAX_DIGITS else 10.0**_MAX_DIGITS
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now_s)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _tls_in(error: BaseException) -> str | None:

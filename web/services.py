@@ -43,16 +43,23 @@ class Services(msgspec.Struct, frozen=True):
 
     async def view(self, state: RequestState) -> View:
         """A request as readers see it now."""
-        return await self.view_at(state, await self.reader.position(state))
+        now_us = self.now_us()
+        outlook = (await self.reader.outlooks([state], now_us)).get(state.id)
+        if outlook is not None and state.running:
+            own = eta_of(state, await self.reader.history(state.id))
+            outlook = outlook if own is None else msgspec.structs.replace(outlook, eta=own, takeover_s=None)
+        return request_view(state, text=await self._text(state), now_us=now_us, outlook=outlook)
 
     async def view_at(self, state: RequestState, position: int | None) -> View:
-        """The same, where its place in the queue is known already; nothing else is read before its first word."""
-        text, eta = "", None
-        if state.visible_upto and not state.erased:
-            text = await self.reader.text(state.id, state.output_epoch, state.visible_upto)
-        if state.degraded is not None and state.running:
-            eta = eta_of(state, await self.reader.history(state.id))
-        return request_view(state, text=text, position=position, now_us=self.now_us(), eta=eta)
+        """The same, just accepted: where it is served as it asked nothing but its place in the queue is told."""
+        if state.degraded is not None:
+            return await self.view(state)
+        return request_view(state, text=await self._text(state), now_us=self.now_us(), position=position)
+
+    async def _text(self, state: RequestState) -> str:
+        if not state.visible_upto or state.erased:
+            return ""
+        return await self.reader.text(state.id, state.output_epoch, state.visible_upto)
 
     async def wait(self, request_id: str, version: int, seconds: float, *, settled: bool = False) -> RequestState:
         """The request once its version is not `version` (or, with `settled`, once it has settled), or as it is then.

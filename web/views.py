@@ -12,19 +12,23 @@ from typing import Any, Final
 
 import msgspec
 
+from core import eta
 from core import events as ev
 from core.decision import Decision
+from core.eta import Eta
 from core.events import Recorded
 from core.explain import explain, explain_decision, failure, moved, reason
+from core.machine import apply
 from core.replay import Redecided
-from core.state import RequestState
+from core.state import DegradedMark, RequestState
 from core.words import SETTLED
+from store.waits import Outlook
 
 View = dict[str, Any]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS: Final[Mapping[str, str]] = {"generate": "token", "transcribe": "segment", "embed": "item"}
-UNKNOWN_ETA: Final[View] = {"low_s": None, "high_s": None, "basis": "unknown"}
+_UNKNOWN: Final = eta.unknown("nothing was looked up")
 
 
 def time_text(us: int) -> str:
@@ -59,16 +63,17 @@ def links(request_id: str) -> View:
 
 
 def request_view(
-    state: RequestState, *, text: str | None, position: int | None, now_us: int, eta: View | None = None
+    state: RequestState, *, text: str | None, now_us: int, outlook: Outlook | None = None, position: int | None = None
 ) -> View:
     """A request. `text` is what of its output may be shown; it is not looked at once the content was erased.
 
-    `position` counts who goes first in its lane's queue, None when it does not wait there; `eta` as `eta_of` makes it.
+    `outlook` is how it stands in its lane, None where that was not looked up; then `position` alone, which counts who
+    goes first in its lane's queue, may be known.
     """
     return {
         "id": state.id,
         "workload": state.workload,
-        "model": state.model,
+        "model": state.asked_model or state.model,
         "served_model": state.served_model or None,
         "state": state.state,
         "lane": state.lane,
@@ -82,8 +87,8 @@ def request_view(
             "of": state.max_units,
         },
         "output": {"text": None, "erased": True} if state.erased else {"text": text or ""},
-        "degraded": _degraded(state, eta),
-        "queue": None if state.state in SETTLED else _queue(state, position, now_us),
+        "degraded": _degraded(state, outlook),
+        "queue": None if state.state in SETTLED else _queue(state, outlook, position, now_us),
         "failovers": [
             {
                 "version": mark.version,
@@ -104,21 +109,45 @@ def request_view(
     }
 
 
-def _queue(state: RequestState, position: int | None, now_us: int) -> View:
+def _queue(state: RequestState, outlook: Outlook | None, position: int | None, now_us: int) -> View:
+    """Where it waits and why; `eta` counts to its end as that of `degraded` does, and says when it may be taken up."""
     age_s = seconds_since(state.waiting_since_us, now_us)
     code = state.waits_for
+    waits = not state.running and outlook is not None
     return {
-        "position": 0 if state.running else position,
+        "position": 0 if state.running else outlook.position if outlook else position,
         "age_s": age_s or 0.0,
         "waits_for": reason(code) if code else None,
         "waits_for_code": code,
+        "status": outlook.standing.status if outlook else "running" if state.running else "waiting",
+        "why": (outlook.standing.why or None) if outlook else None,
+        "eta": _waiting_eta(outlook.eta) if outlook and waits else None,
     }
 
 
-def _degraded(state: RequestState, eta: View | None) -> View | None:
+def _waiting_eta(found: Eta) -> View:
+    return eta_view(found) | {"start_low_s": found.start_low_s, "start_high_s": found.start_high_s}
+
+
+def eta_view(found: Eta) -> View:
+    """A range of seconds with its basis; None for an end that is not known."""
+    return {"low_s": found.low_s, "high_s": found.high_s, "basis": found.basis}
+
+
+def _degraded(state: RequestState, outlook: Outlook | None) -> View | None:
     mark = state.degraded
     if mark is None:
         return None
+    over = state.state in SETTLED
+    return degraded_view(mark) | {
+        "limits": _limits(state),
+        "eta": None if over else eta_view(outlook.eta if outlook else _UNKNOWN),
+        "takeover_s": None if over or outlook is None else outlook.takeover_s,
+    }
+
+
+def degraded_view(mark: DegradedMark) -> View:
+    """In what way it is not getting the service it asked for, as its events tell it."""
     return {
         "since": time_text(mark.since_us),
         "reason": reason(mark.reason),
@@ -126,8 +155,6 @@ def _degraded(state: RequestState, eta: View | None) -> View | None:
         "rule": mark.rule,
         "lane": mark.lane,
         "model": mark.model,
-        "limits": _limits(state),
-        "eta": None if state.state in SETTLED else (eta or UNKNOWN_ETA),
     }
 
 
@@ -172,14 +199,11 @@ def _choices(state: RequestState) -> list[View]:
     return [resume | {"body": {"from": origin}} for origin in ("checkpoint", "start")] + [cancel]
 
 
-def eta_of(state: RequestState, history: Iterable[Recorded]) -> View:
+def eta_of(state: RequestState, history: Iterable[Recorded]) -> Eta | None:
     """How long the rest may take, from what this request's own chunks took in its lane since it was last taken up.
 
-    Units that remain, at the fastest and at the slowest rate measured; an answer may end earlier. Without a
-    measured chunk, or while it waits, the basis is `unknown`.
+    None while none was measured, and while nobody works on it.
     """
-    if not state.running:
-        return UNKNOWN_ETA
     before = 0
     rates: list[float] = []
     for record in history:
@@ -190,14 +214,9 @@ def eta_of(state: RequestState, history: Iterable[Recorded]) -> View:
             if event.took_us > 0 and event.units > before:
                 rates.append(event.took_us / 1e6 / (event.units - before))
             before = event.units
-    if not rates:
-        return UNKNOWN_ETA
-    left = max(0, state.max_units - state.units)
-    return {
-        "low_s": round(left * min(rates), 3),
-        "high_s": round(left * max(rates), 3),
-        "basis": f"{left} units left at most, at the rates of the last {len(rates)} chunks on the {state.lane} lane",
-    }
+    if not rates or not state.running or state.lane is None:
+        return None
+    return eta.by_chunks(max(0, state.max_units - state.units), rates, state.lane)
 
 
 def decision_view(decision: Decision) -> View:
@@ -250,6 +269,23 @@ def spans(history: Iterable[Recorded]) -> dict[int, Span]:
     return found
 
 
+_PROGRESS: Final = (ev.Checkpointed, ev.SnapshotSaved, ev.PrefixReady)
+
+
+def degraded_changes(history: Sequence[Recorded], after: int) -> dict[int, View | None]:
+    """Which versions beyond `after` made the request degraded, in what way, or (None) ended that."""
+    if all(isinstance(record.event, _PROGRESS) for record in history if record.version > after):
+        return {}
+    found: dict[int, View | None] = {}
+    state: RequestState | None = None
+    for record in history:
+        before = state.degraded if state is not None else None
+        state = apply(state, record.event, stream=record.stream, at_us=record.at_us, attempt=record.attempt)
+        if state.degraded != before and record.version > after:
+            found[record.version] = None if state.degraded is None else degraded_view(state.degraded)
+    return found
+
+
 def frame_view(record: Recorded, cause: Recorded | None, span: Span | None, text: str | None) -> View:
     """An event as a stream frame: with the text it made visible, or `erased` when that is gone (`text` is None)."""
     view = event_view(record, cause)
@@ -270,6 +306,7 @@ def replay_view(
         "version": view["version"],
         "state": view["state"],
         "view": view,
+        "types": [record.type for record in history],
         "chain": [explain(r.event, c.event if (c := causes.get(r.cause_seq or 0)) else None) for r in history],
         "decisions": [
             {

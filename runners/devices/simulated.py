@@ -4,11 +4,11 @@
 2. A holder is a pid with its start time. What a dead holder held comes back by itself, as a driver would reap it; with
    a lag set, that long after its death was seen. Meanwhile it is used by nobody.
 3. It computes nothing: the engine runs on the host's cores, so its answers are those of the CPU lane, bit for bit. It
-   can be slow, though: a pulse then takes longer by a factor.
+   can be slow, though: a pulse then takes longer by a factor. And it can compute garbage, with everything else green.
 4. What it shows is what NVML would show: size, used, reserved, bytes by process, state and code. What is only
    ordered (the largest free block, the next failures) is not in a reading; whoever needs it finds out by failing.
-5. Orders stay until they are taken back: peaks, lag, fragmentation, leak, foreign use over time, slowness. Losing it
-   takes all memory from all holders; `restore` brings it back empty, with the orders that stand.
+5. Orders stay until they are taken back: peaks, lag, fragmentation, leak, foreign use over time, slowness, garbage.
+   Losing it takes all memory from all holders; `restore` brings it back empty, with the orders that stand.
 
 Times inside the file are those of the boot's monotonic clock, in microseconds.
 """
@@ -78,6 +78,8 @@ class SimulatedState(msgspec.Struct, omit_defaults=True):
     """Bytes that stay with a process after each of its releases, until it ends."""
     slow: float = 1.0
     """How many times longer each pulse takes."""
+    garbage: bool = False
+    """What is computed there is garbage."""
     holders: dict[str, int] = {}
     """Bytes by `pid:start`."""
     peaks: dict[str, Timed] = {}
@@ -86,6 +88,15 @@ class SimulatedState(msgspec.Struct, omit_defaults=True):
     """How much of what each holder has was left behind by its releases."""
     lingering: tuple[Timed, ...] = ()
     """Released bytes that have not come back yet."""
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """What a pulse must know of the file, and when that was written."""
+
+    at_ns: int = 0
+    trouble: str | None = None
+    slow: float = 1.0
+    garbage: bool = False
 
 
 class SimulatedDevice:
@@ -99,7 +110,7 @@ class SimulatedDevice:
         self._path = path
         self._clock = clock or Clock()
         self._lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._seen: tuple[int, str | None, float] = (0, None, 1.0)
+        self._seen = _Seen()
         self._last = threading.local()
         self._here = threading.Lock()
         if total is not None:
@@ -144,17 +155,21 @@ class SimulatedDevice:
     def check(self) -> None:
         """One `stat` unless the file has changed since the last look; a slow device takes its time here."""
         changed = self._path.stat().st_mtime_ns
-        if changed != self._seen[0]:
+        if changed != self._seen.at_ns:
             state = self._load()
-            self._seen = (changed, _trouble(self.id, state), state.slow)
-        _, trouble, slow = self._seen
-        if trouble is not None:
-            raise DeviceFault(trouble)
-        if slow > 1:
+            self._seen = _Seen(changed, _trouble(self.id, state), state.slow, state.garbage)
+        seen = self._seen
+        if seen.trouble is not None:
+            raise DeviceFault(seen.trouble)
+        if seen.slow > 1:
             now = time.monotonic()
             step = now - getattr(self._last, "at", now)
-            time.sleep(min(step, _LONGEST_STEP_S) * (slow - 1))
+            time.sleep(min(step, _LONGEST_STEP_S) * (seen.slow - 1))
         self._last.at = time.monotonic()
+
+    def garbles(self) -> bool:
+        """Whether what was computed up to the last `check` is garbage."""
+        return self._seen.garbage
 
     def observe(self) -> Reading:
         """The card as NVML would show it: whole numbers while it answers, nothing when it is out."""
@@ -253,6 +268,11 @@ class SimulatedDevice:
         """Let every pulse take `factor` times as long; 1 is full speed."""
         with self._change() as state:
             state.slow = max(1.0, factor)
+
+    def set_garbage(self, garbage: bool) -> None:
+        """Let it compute garbage."""
+        with self._change() as state:
+            state.garbage = garbage
 
     def reserve(self, size: int) -> None:
         """Let the driver keep `size` bytes for itself."""

@@ -9,9 +9,11 @@ the answer. Sampling is ignored, so that every path gives the same answer by def
 2. `[[emit=TEXT]]` in the prompt makes the answer exactly those bytes, then 256. `\xNN` in TEXT is one byte; TEXT
    ends at the first `]]`.
 3. `[[tps=200]]` sets the speed of this request in units a second; 0 is as fast as possible. The environment's
-   FAILSOFT_NULL_TPS sets that of all others (0 when unset). Each chunk keeps its own time, as a real engine does.
+   FAILSOFT_NULL_TPS sets that of all others (0 when unset). Each chunk keeps its own time, as a real engine does;
+   what the host does at a pulse comes on top.
 4. `[[crash=11@5]]` sends itself signal 11 before unit 5 is computed, `[[exit=3@5]]` ends the process with status 3,
    `[[hang@5]]` stops and pulses no more. Each happens again on every attempt that gets there.
+   `[[grow=8@5]]` takes 8 MiB more of the host with each unit from unit 5 on, and never gives them back.
 5. The last order of a kind counts: in a conversation that is the newest message. What is not exactly one of these
    orders is ordinary text.
 6. It pulses after each unit; at full speed after each block of at most 64.
@@ -60,6 +62,7 @@ _LETTERS = bytes(ALPHABET[byte % 64] for byte in range(256))
 _HEX = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _EMIT = re.compile(rb"\[\[emit=(.*?)\]\]", re.DOTALL)
 _TPS = re.compile(rb"\[\[tps=(\d+(?:\.\d+)?)\]\]")
+_GROW = re.compile(rb"\[\[grow=(\d{1,5})@(\d{1,9})\]\]")
 _STRIKE = re.compile(rb"\[\[(?:(crash|exit)=(\d{1,3})|(hang))@(\d{1,9})\]\]")
 
 
@@ -93,6 +96,8 @@ class _Orders(msgspec.Struct, frozen=True):
     script: bytes | None = None
     strike: Callable[[], None] | None = None
     strike_at: int = -1
+    grow: Callable[[int], None] | None = None
+    """Called with the index of each unit, and takes memory."""
 
 
 class _Loaded:
@@ -100,12 +105,13 @@ class _Loaded:
         self._plan = plan
         self._speed = speed
         self._prefill = prefill
+        self._grown: list[bytes] = []
         self.kv_format = f"null/{NullEngine.version}" if plan.snapshots is not None else ""
 
     def begin(self, work: GenerateWork, host: Host) -> Sequence:
         """Check the work as a real engine must, then hand out its chunks."""
         check_work(work, context=self._plan.context)
-        return _Sequence(work, host, _read_orders(work.prompt, self._speed), self._prefill)
+        return _Sequence(work, host, _read_orders(work.prompt, self._speed, self._grown), self._prefill)
 
     def at_rest(self, sequence: Sequence) -> bool:  # noqa: ARG002 -- the same for all
         """It computes only while it is asked for a chunk."""
@@ -209,10 +215,15 @@ def _spend(first: int, count: int, orders: _Orders, host: Host) -> None:
         size = min(step, count - spent)
         if spent < orders.strike_at - first < spent + size:
             size = orders.strike_at - first - spent
+        if orders.grow is not None:
+            for unit in range(first + spent, first + spent + size):
+                orders.grow(unit)
         spent += size
         if orders.speed > 0:
             time.sleep(max(0.0, begun + spent / orders.speed - time.monotonic()))
+        told = time.monotonic()
         host.pulse(size)
+        begun += time.monotonic() - told
 
 
 def _hashed(prompt: tuple[int, ...]) -> Callable[[int, int], tuple[int, ...]]:
@@ -237,7 +248,7 @@ def _scripted(script: bytes) -> Callable[[int, int], tuple[int, ...]]:
     return answer
 
 
-def _read_orders(prompt: tuple[int, ...], speed: float) -> _Orders:
+def _read_orders(prompt: tuple[int, ...], speed: float, grown: list[bytes]) -> _Orders:
     text = bytes(unit for unit in prompt if unit < 256)
     if b"[[" not in text:
         return _Orders(speed)
@@ -246,6 +257,9 @@ def _read_orders(prompt: tuple[int, ...], speed: float) -> _Orders:
         script = _HEX.sub(lambda code: bytes.fromhex(code[1].decode()), found[1])
     for found in _TPS.finditer(text):
         speed = float(found[1])
+    grow: Callable[[int], None] | None = None
+    for found in _GROW.finditer(text):
+        grow = partial(_grow, grown, int(found[1]) << 20, int(found[2]))
     strike: Callable[[], None] | None = None
     strike_at = -1
     for found in _STRIKE.finditer(text):
@@ -256,7 +270,12 @@ def _read_orders(prompt: tuple[int, ...], speed: float) -> _Orders:
             strike = partial(os._exit, int(found[2]))
         else:
             strike = _hang
-    return _Orders(speed, script, strike, strike_at)
+    return _Orders(speed, script, strike, strike_at, grow)
+
+
+def _grow(grown: list[bytes], size: int, first: int, unit: int) -> None:
+    if unit >= first:
+        grown.append(b"\1" * size)  # the kernel counts what was written to
 
 
 def _crash(number: int) -> None:

@@ -38,6 +38,7 @@ CASES = [
     (facts(state="half-open", fault="size"), "ignore", "not-the-device"),
     (facts(fault=None, right=0), "open", "canary-wrong"),
     (facts(fault=None, right=0, state="half-open"), "open", "canary-wrong"),
+    (facts(fault=None, right=0, state="half-open", fault_kind="slow"), "open", "canary-slow"),
     (facts(fault=None, right=1, state="half-open", wanted=2), "count", "one-more"),
     (facts(fault=None, right=2, state="half-open", wanted=2), "close", "canaries-right"),
     (facts(fault=None, right=2, state="open", wanted=2), "ignore", "is-open"),

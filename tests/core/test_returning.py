@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.decision import ReturnFacts
-from core.returning import decide, gain_s, least_wait_s
+from core.returning import decide, gain_s, least_wait_s, tell_due
 
 PLAIN: dict[str, Any] = {
     "wanted": True,
@@ -95,6 +95,49 @@ def test_where_the_cpu_lane_is_out_only_what_cannot_be_stands_in_the_way() -> No
         ("gpu-cannot-continue", {"cannot": True}),
     ):
         assert decide(facts(**(eager | change))).rule == rule
+
+
+SLOWER = {"units_left": 600, "cpu_tps": 60.0}
+"""600 units at 60 a second are 10 s on either lane, so only the takeover is lost."""
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes"),
+    [
+        ("gpu-is-back", {"cpu_tps": None, "gpu_tps": None, "takeover_s": None}),
+        ("gpu-is-back", SLOWER | {"takeover_s": 5.0}),  # 5 s are lost, and 5 may be
+        ("not-worth-it", SLOWER | {"takeover_s": 5.1}),
+        ("gpu-is-back", SLOWER | {"takeover_s": 500.0, "units": 0}),  # nothing was computed that could be lost
+        ("gpu-is-back", SLOWER | {"takeover_s": 500.0, "least_gain_s": -1.0}),
+        ("too-soon", {"on_cpu_s": 9.9}),
+        ("too-soon", {"on_cpu_s": 39.0, "moves": 3, "units": 0}),
+        ("gpu-busy", {"gpu_waiting": 1}),
+        ("gpu-still-out", {"gpu_serving": False}),
+        ("return-off", {"wanted": False}),
+        ("pair-not-alike", {"pair": "none"}),
+    ],
+)
+def test_what_only_waits_needs_no_gain(rule: str, changes: dict[str, Any]) -> None:
+    assert decide(facts(**({"waits": True} | changes))).rule == rule
+
+
+@pytest.mark.parametrize(
+    ("on_cpu_s", "told_s", "same", "due"),
+    [
+        (9.9, 0.0, False, False),
+        (10.0, 0.0, False, True),  # the first word
+        (19.9, 10.0, False, False),  # another reason, too soon after the last word
+        (20.0, 10.0, False, True),
+        (59.9, 10.0, True, False),
+        (60.0, 10.0, True, True),  # the first full minute
+        (60.0, 59.0, True, True),  # a full minute is a full minute
+        (119.9, 60.0, True, False),
+        (120.0, 60.0, True, True),
+        (400.0, 60.0, True, True),  # minutes in which nobody looked are told once
+    ],
+)
+def test_when_it_is_told_why_it_stays(on_cpu_s: float, told_s: float, same: bool, due: bool) -> None:
+    assert tell_due(on_cpu_s, told_s, same=same) is due
 
 
 @given(st.integers(0, 100))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core import safepoint
-from core.decision import SafepointFacts
+from core.decision import Decision, SafepointFacts
 from core.explain import explain_decision, failure
 from core.replay import decide_again
 
@@ -93,6 +93,18 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"fault": "host", "fault_kind": "cannot-continue", "failover": "boundary"}, "fail", "boundary-passed"),
     ({"fault": "size", "fault_kind": "engine-refused"},     "fail",         "engine-refused"),
     ({"fault": "size", "fault_kind": "engine-refused", "units": 0}, "fail", "engine-refused"),
+    ({"cpu_waiting": 31, "cpu_limit": 32},                  "continue-cpu", "continue-identical"),
+    ({"cpu_waiting": 32, "cpu_limit": 32},                  "requeue",      "cpu-lane-full"),
+    ({"cpu_waiting": 40, "cpu_limit": 32, "units": 0},      "requeue",      "cpu-lane-full"),
+    ({"cpu_waiting": 32, "cpu_limit": 32, "fault": "device"}, "requeue",    "cpu-lane-full"),
+    ({"cpu_waiting": 32, "cpu_limit": 32, "fault": "device", "pair": "none"}, "fail", "pair-none"),
+    ({"cpu_waiting": 32, "cpu_limit": 32, "fault": "size"}, "continue-cpu", "continue-identical"),
+    ({"cpu_waiting": 32, "cpu_limit": 32, "fault": "size", "units": 0}, "restart-cpu", "restart-nothing-shown"),
+    ({"cpu_waiting": 32, "cpu_limit": 32, "fault": "host", "fault_kind": "cannot-continue"},
+                                                            "continue-cpu", "continue-identical"),
+    ({"cpu_waiting": 32, "cpu_limit": 32, "lane": "cpu"},   "requeue",      "cpu-worker-lost"),
+    ({"cpu_waiting": 32, "cpu_limit": 32, "cpu_serving": False}, "requeue", "no-cpu-lane"),
+    ({"cpu_waiting": 99, "cpu_limit": None},                "continue-cpu", "continue-identical"),
 ]
 # fmt: on
 
@@ -115,6 +127,8 @@ ANY = st.builds(
     poison_limit=st.integers(1, 3),
     cancel_asked=st.booleans(),
     effects_pending=st.booleans(),
+    cpu_waiting=st.integers(0, 3),
+    cpu_limit=st.sampled_from([None, 1, 2, 3]),
 )
 MANY = settings(max_examples=600, deadline=None)
 
@@ -156,6 +170,30 @@ def test_what_never_happens(facts: SafepointFacts) -> None:
 def test_an_engine_that_cannot_go_on_is_not_asked_again(facts: SafepointFacts) -> None:
     told = msgspec.structs.replace(facts, fault="host", fault_kind="cannot-continue")
     assert safepoint.decide(told).action != "requeue"
+
+
+@MANY
+@given(ANY)
+def test_a_full_lane_only_turns_a_move_into_waiting(facts: SafepointFacts) -> None:
+    """None lost, none refused: what would be decided with room for all is decided, or it waits where it is."""
+    free = safepoint.decide(msgspec.structs.replace(facts, cpu_limit=None))
+    found = safepoint.decide(facts)
+    if (found.action, found.rule) != (free.action, free.rule):
+        assert free.action in {"continue-cpu", "restart-cpu"}
+        assert (found.action, found.rule) == ("requeue", "cpu-lane-full")
+        assert facts.cpu_limit is not None
+        assert facts.cpu_waiting >= facts.cpu_limit
+
+
+def test_a_decision_from_before_the_limit_was_asked_is_decided_the_same() -> None:
+    """Its stored facts say nothing of the queue."""
+    stored = (
+        b'{"action":"restart-cpu","rule":"restart-nothing-shown","facts":{"kind":"safepoint","fault":"device",'
+        b'"fault_kind":"device-lost","lane":"gpu","units":0,"failover":"auto","pair":"identical","cpu_serving":true,'
+        b'"deaths":0,"poison_limit":2,"cancel_asked":false,"effects_pending":false},"rejected":[]}'
+    )
+    found = decide_again(msgspec.json.decode(stored, type=Decision))
+    assert (found.action, found.rule) == ("restart-cpu", "restart-nothing-shown")
 
 
 @MANY

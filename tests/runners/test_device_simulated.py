@@ -268,6 +268,8 @@ def root(tmp_path: Path) -> Path:
         ("lag 1.5", "lag_s", 1.5),
         ("leak 30MiB", "leak", 30 * MIB),
         ("slow 10", "slow", 10.0),
+        ("garble", "garbage", True),
+        ("garble off", "garbage", False),
         ("reserve 406MiB", "reserved", 406 * MIB),
     ],
 )

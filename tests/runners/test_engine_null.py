@@ -255,3 +255,18 @@ def test_a_hang_says_nothing_more_and_does_not_end() -> None:
 def test_a_signal_that_does_not_exist_is_an_engine_fault(make_host: Any) -> None:
     with pytest.raises(EngineFault, match="no signal 99"):
         chunks(work("[[crash=99@0]]", 3), make_host())
+
+
+def test_growing_takes_memory_from_its_unit_on_and_keeps_it(make_host: Any) -> None:
+    """Five units of 16 MiB each, and no other answer than without."""
+
+    def held() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
+
+    loaded = NullEngine().load(NOWHERE, LoadPlan(4096))
+    before = held()
+    prompt = "[[grow=16@3]]"
+    assert units_of(list(loaded.begin(work(prompt, 3), make_host()))) == expected(tuple(prompt.encode()), 3)
+    assert held() - before < 40
+    assert units_of(list(loaded.begin(work(prompt, 8), make_host()))) == expected(tuple(prompt.encode()), 8)
+    assert 75 < held() - before < 120

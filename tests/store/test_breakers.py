@@ -49,6 +49,21 @@ def test_the_third_fault_opens_it_and_who_waits_moves(desk: Desk) -> None:
     assert desk.verify().ok
 
 
+def test_models_on_one_device_share_its_fate(bare: Desk) -> None:
+    """Workers of one model fail; the other's may be next, and nobody knows before canaries were answered."""
+    bare.open_lanes(models=("null", "vectors"))
+    waiting = [bare.admit(model=model) for model in ("null", "vectors")]
+    for _ in range(3):
+        fault(bare)
+    assert {bare.state(request).lane for request in waiting} == {"cpu"}
+    assert try_it(bare)
+    later = [bare.admit(model=model, failover="gpu-only") for model in ("null", "vectors")]
+    assert bare.claim() is None
+    bare.sing()
+    assert found(bare).state == "closed"
+    assert {bare.state(request).lane for request in later} == {"gpu"}
+
+
 def test_faults_of_size_and_of_inputs_open_nothing(desk: Desk) -> None:
     for _ in range(20):
         assert fault(desk, "allocation-failed", "size") == "not-the-device"

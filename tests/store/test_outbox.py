@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from alembic import command
 from alembic.config import Config
-from desk import Desk, ask, python
+from desk import Desk, HandClock, ask, python
 
 from core import events as ev
-from core.errors import Malformed
+from core.errors import Conflict, Malformed, NotFound
 from core.words import Lane
 from store import commands, laneviews, outbox
 from store.database import Paths, async_read_engine, migrate, write_engine
@@ -223,3 +223,71 @@ def test_one_has_the_turn_until_it_ends(tmp_path: Path) -> None:
     turn.close()
     other.stdout.close()
     other.stdin.close()
+
+
+def ended(desk: Desk, before_us: int) -> list[int]:
+    async def read() -> list[int]:
+        engine = async_read_engine(desk.paths)
+        try:
+            return await Outbox(engine).ended(before_us)
+        finally:
+            await engine.dispose()
+
+    return asyncio.run(read())
+
+
+def test_what_was_given_up_can_be_sent_again_under_its_key(desk: Desk) -> None:
+    finished(desk)
+    (notice,) = heads(desk.paths)
+    desk.run(lambda tx: outbox.failed(tx, notice, "HTTP 500", None))
+    assert heads(desk.paths) == []
+    for _ in range(2):
+        row = desk.run(lambda tx: outbox.resend(tx, notice.key))
+        assert (row["state"], row["tries"], row["ended_us"]) == ("waiting", 0, None)
+    (again,) = heads(desk.paths)
+    assert (again.key, again.payload, again.url, again.tries) == (notice.key, notice.payload, notice.url, 0)
+    assert desk.run(lambda tx: outbox.delivered(tx, again))
+    with pytest.raises(Conflict, match="was taken"):
+        desk.run(lambda tx: outbox.resend(tx, notice.key))
+    with pytest.raises(NotFound, match="GET /api/webhooks"):
+        desk.run(lambda tx: outbox.resend(tx, "nobody"))
+    assert desk.verify().ok
+
+
+def test_one_that_waits_is_sent_at_once_and_its_attempts_count_on(desk: Desk) -> None:
+    finished(desk)
+    (notice,) = heads(desk.paths)
+    desk.run(lambda tx: outbox.failed(tx, notice, "HTTP 500", 3600.0))
+    before = heads(desk.paths)[0]
+    desk.run(lambda tx: outbox.resend(tx, notice.key))
+    (after,) = heads(desk.paths)
+    assert after.next_us <= before.next_us - 3000_000_000
+    assert after.tries == 1
+
+
+def test_one_that_was_erased_is_not_sent_again(desk: Desk) -> None:
+    request = finished(desk)
+    (notice,) = heads(desk.paths)
+    desk.run(lambda tx: outbox.failed(tx, notice, "HTTP 410", None))
+    desk.run(lambda tx: commands.erase(tx, request, actor="test"))
+    with pytest.raises(NotFound):
+        desk.run(lambda tx: outbox.resend(tx, notice.key))
+
+
+def test_old_ones_are_forgotten_unless_they_are_to_be_sent(timed: Desk, clock: HandClock) -> None:
+    for _ in range(4):
+        finished(timed)
+    taken, dead, again, waits = heads(timed.paths)
+    timed.run(lambda tx: outbox.delivered(tx, taken))
+    timed.run(lambda tx: outbox.failed(tx, dead, "HTTP 410", None))
+    timed.run(lambda tx: outbox.failed(tx, again, "HTTP 410", None))
+    clock.go(10)
+    assert ended(timed, clock.now_us() - 11_000_000) == []
+    found = ended(timed, clock.now_us() - 10_000_000)
+    assert len(found) == 3
+    timed.run(lambda tx: outbox.resend(tx, again.key))
+    timed.run(lambda tx: outbox.forget(tx, found))
+    left = {row[0] for row in timed.ask("SELECT key FROM outbox")}
+    assert left == {again.key, waits.key}
+    assert timed.types(taken.request_id).count("EffectDelivered") == 1, "the record of it stays"
+    assert timed.verify().ok

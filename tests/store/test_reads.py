@@ -63,10 +63,15 @@ def test_a_request_its_text_and_its_turn(timed: Desk, clock: HandClock) -> None:
 
     async def look(reader: Reader) -> tuple[object, ...]:
         running, waiting = await reader.state(first), await reader.state(second)
-        positions = await reader.position(running), await reader.position(waiting)
-        return (*positions, await reader.text(first, 0), await reader.text(first, 0, 2))
+        found = await reader.outlooks([running, waiting], timed.writer.clock.now_us())
+        return (
+            running.id in found,
+            found[waiting.id].position,
+            await reader.text(first, 0),
+            await reader.text(first, 0, 2),
+        )
 
-    assert read(timed, look) == (None, 0, "abc", "ab")
+    assert read(timed, look) == (False, 0, "abc", "ab")
     with pytest.raises(NotFound):
         read(timed, lambda reader: reader.state("nobody"))
 

@@ -20,6 +20,8 @@ class Cards:
     def __init__(self, file: Path, *cards: FakeCard) -> None:
         self.file = file
         self.box = Box(list(cards))
+        self.slept = file.with_name("slept")
+        self.slept.write_text("0")
         self.write()
 
     def write(self) -> None:
@@ -32,11 +34,18 @@ class Cards:
         change(self.box.cards[0])
         self.write()
 
+    def sleep(self, seconds: int) -> None:
+        """Let the machine have slept for so long when it is looked at next."""
+        draft = self.slept.with_suffix(".new")
+        draft.write_text(str(int(self.slept.read_text()) + seconds * 1_000_000))
+        draft.replace(self.slept)
+
     @property
     def environment(self) -> dict[str, str]:
         """For a process that is to see these cards."""
         search = (SUPPORT / "fake_card", SUPPORT, ROOT)
-        return {"FAKE_NVML_FILE": str(self.file), "PYTHONPATH": os.pathsep.join(map(str, search))}
+        files = {"FAKE_NVML_FILE": str(self.file), "FAKE_SLEEP_FILE": str(self.slept)}
+        return files | {"PYTHONPATH": os.pathsep.join(map(str, search))}
 
 
 def card(uuid: str = GPU, **fields: Any) -> FakeCard:

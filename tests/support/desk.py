@@ -34,13 +34,16 @@ class HandClock(Clock):
     """A clock that goes only when told to."""
 
     def __init__(self, now_us: int = 1_000_000_000, mono_us: int = 50_000_000) -> None:
-        self.now, self.mono = now_us, mono_us
+        self.now, self.mono, self.slept = now_us, mono_us, 0
 
     def now_us(self) -> int:
         return self.now
 
     def mono_us(self) -> int:
         return self.mono
+
+    def boot_us(self) -> int:
+        return self.mono + self.slept
 
     def go(self, seconds: float) -> None:
         self.now += int(seconds * 1e6)

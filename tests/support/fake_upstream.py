@@ -7,7 +7,9 @@
    built-in model writes conversations. What follows the question is the answer so far.
 2. It goes on with an answer only in the ways named by `continues`; asked in another way it begins anew, as many do.
 3. `POST /faults` with a JSON object replaces the faults; `GET /seen` answers the bodies of all requests for an answer.
-4. `GET /health` says 200 whatever happens, unless `health` says otherwise.
+4. What the service asks every model from time to time (`CANARY`) it answers as the built-in model does: counting on is
+   what all models agree in. With `wrong` it answers everything with words that are nobody's answer.
+5. `GET /health` says 200 whatever happens, unless `health` says otherwise.
 """
 
 import argparse
@@ -27,8 +29,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
+from null_answer import answer_to
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ .,"
+CANARY = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,"
 WIDE = "aé漢😀b ñ語🎈c "
 
 
@@ -38,6 +42,8 @@ class Faults(msgspec.Struct, forbid_unknown_fields=True):
     models: tuple[str, ...] = ("fake-1",)
     continues: tuple[str, ...] = ("tokens", "completion", "message")
     letters: str = LETTERS
+    wrong: bool = False
+    """Each token is another than it should be."""
     version: str = ""
     stop_at: int = -1
     """Ends the answer by itself after so many tokens."""
@@ -98,12 +104,18 @@ def token_at(question: str, place: int, letters: str = LETTERS) -> str:
     return letters[(7 * sum(map(ord, question)) + 3 * place * place + 5 * place) % 61 % len(letters)]
 
 
+def _another(token: str) -> str:
+    return LETTERS[(LETTERS.find(token) + 1) % len(LETTERS)]
+
+
 def answer(question: str, count: int, letters: str = LETTERS) -> str:
     return "".join(token_at(question, place, letters) for place in range(count))
 
 
 def _parted(text: str) -> tuple[str, str]:
     """The question in a raw text, and the answer so far."""
+    if text.startswith(CANARY):
+        return CANARY, text.removeprefix(CANARY)
     before, marker, after = text.rpartition("assistant:")
     if marker:
         return re.findall(r"user: (.*)\n", before)[-1], after
@@ -212,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
                 break
             count = min(faults.together, left - sent)
             places = range(place, place + count)
-            text = "".join(faults.raw.get(at) or token_at(question, at, faults.letters) for at in places)
+            text = "".join(faults.raw.get(at) or _token(question, at, faults) for at in places)
             for part in _halves(text) if faults.escaped else (text,):
                 self._text(chat, part, extra)
             extra = {}
@@ -271,6 +283,11 @@ class _Handler(BaseHTTPRequestHandler):
                 time.sleep(0.0002)
         if not data:
             self.wfile.write(b"0\r\n\r\n")
+
+
+def _token(question: str, place: int, faults: Faults) -> str:
+    token = answer_to(CANARY, place + 1)[place] if question == CANARY else token_at(question, place, faults.letters)
+    return _another(token) if faults.wrong else token
 
 
 def _halves(text: str) -> tuple[str, ...]:

@@ -1,7 +1,9 @@
 """Somebody who is told: an HTTP server as a process of its own, which writes down what it gets before it answers.
 
 `/ok` takes it. `/flaky/N` answers 500 to the first N attempts of each key. `/status/N` answers N. `/hang` never does.
-`/redirect` sends elsewhere, to `/trap`. `/huge` answers 200 and an endless body, `/heads` an endless head.
+`/redirect` sends elsewhere, to `/trap`. `/huge` answers 200 and an endless body, `/heads` an endless head. `/later/N`
+answers 503 to the first attempt of each key and asks to be asked again after N seconds. `/mood` does what
+`Receiver.mood` was told last, by one of these names; `/ok` at first.
 """
 
 import json
@@ -26,7 +28,11 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing to the terminal."""
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
+        length = int(self.headers.get("content-length", 0))
+        body = self.rfile.read(length).decode()
+        if len(body.encode()) < length:  # who sent it died over it; that is no delivery
+            self.close_connection = True
+            return
         key = self.headers.get("webhook-id", "")
         names = ("host", "webhook-id", "webhook-timestamp", "webhook-signature", "content-type")
         line = {"path": self.path, "body": body} | {name: self.headers.get(name) for name in names}
@@ -35,7 +41,8 @@ class Handler(BaseHTTPRequestHandler):
             times = self.seen[key]
             with self.file.open("a") as out:
                 out.write(json.dumps(line) + "\n")
-        what, _, number = self.path.strip("/").partition("/")
+        path = self.file.with_name("mood").read_text() if self.path == "/mood" else self.path
+        what, _, number = path.strip("/").partition("/")
         if what == "hang":
             time.sleep(FOREVER_S)
         elif what == "huge":
@@ -47,9 +54,12 @@ class Handler(BaseHTTPRequestHandler):
             self._pour(b"X-Y: " + b"z" * 1000 + b"\r\n")
         else:
             status = {"flaky": 500 if times <= int(number or 0) else 200, "redirect": 307}.get(what, 204)
+            status = 503 if what == "later" and times == 1 else status
             self.send_response(int(number) if what == "status" else status)
             if what == "redirect":
                 self.send_header("location", "/trap")
+            if what == "later":
+                self.send_header("retry-after", number)
             self.send_header("content-length", "0")
             self.end_headers()
 
@@ -67,6 +77,7 @@ class Receiver:
     def __init__(self, folder: Path) -> None:
         self.file = folder / "told.jsonl"
         self.file.touch()
+        self.mood("/ok")
         command = [sys.executable, __file__, str(self.file)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
@@ -81,6 +92,12 @@ class Receiver:
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+    def mood(self, path: str) -> None:
+        """What `/mood` does from now on."""
+        draft = self.file.with_name("mood.new")
+        draft.write_text(path)
+        draft.replace(self.file.with_name("mood"))
 
     def told(self) -> list[dict[str, Any]]:
         """Everything it got, in order."""

@@ -75,7 +75,8 @@ def test_a_failover_is_told_in_view_and_headers(box: Any) -> None:
     assert answer.headers["x-degraded"] == moved["degraded"]["rule"] == "continue-identical"
     assert moved["degraded"]["reason"] == "the worker was killed"
     assert moved["degraded"]["reason_code"] == "killed"
-    assert moved["degraded"]["eta"] == {"low_s": None, "high_s": None, "basis": "unknown"}
+    why = "unknown: how fast the CPU lane is was not measured yet"
+    assert moved["degraded"]["eta"] == {"low_s": None, "high_s": None, "basis": why}
     assert [(f["from"], f["to"]) for f in moved["failovers"]] == [("gpu", "cpu")]
     assert moved["failovers"][0]["because"].startswith("Moved from the GPU lane to the CPU lane because")
     other = box.hand("cpu")
@@ -84,7 +85,7 @@ def test_a_failover_is_told_in_view_and_headers(box: Any) -> None:
     eta = box.show(view["id"])["degraded"]["eta"]
     left = 64 - len("one two ")
     assert (eta["low_s"], eta["high_s"]) == (left * 1.0, left * 1.0)  # four units took four seconds
-    assert "cpu lane" in eta["basis"]
+    assert "CPU lane" in eta["basis"]
     other.finish("three")
     done = box.show(view["id"])
     assert done["output"] == {"text": "one two three"}

@@ -14,6 +14,7 @@ import web.outbox
 from core import events as ev
 from core.errors import NoSpace
 from core.policy import Policy
+from store import outbox
 from store.database import async_read_engine
 from store.outbox import Outbox
 from store.signing import secret_file
@@ -36,8 +37,8 @@ def run(desk: Desk, scenario: Scenario) -> None:
     async def whole() -> None:
         engine = async_read_engine(desk.paths)
 
-        def make(writer: Any = None) -> Deliveries:
-            return Deliveries(desk.paths, POLICY, ("127.0.0.1",), writer or desk.writer, Outbox(engine))
+        def make(writer: Any = None, policy: Policy = POLICY) -> Deliveries:
+            return Deliveries(desk.paths, policy, ("127.0.0.1",), writer or desk.writer, Outbox(engine))
 
         try:
             await scenario(make)
@@ -157,3 +158,49 @@ def test_without_a_usable_secret_nothing_is_sent_until_there_is_one(
 
     run(desk, scenario)
     assert list(keys(receiver).values()) == [1]
+
+
+def test_a_receiver_is_not_asked_before_it_wants_to_be_nor_after_the_longest_pause(
+    desk: Desk, receiver: Receiver
+) -> None:
+    """It wants an hour; once that is allowed, and once a tenth of a second is the longest pause."""
+    (request,) = cancelled(desk, 1, f"{receiver.url}/later/3600")
+    pauses = {"webhook_backoff_s": 0.01, "webhook_timeout_s": 600.0}
+
+    async def scenario(make: Callable[..., Deliveries]) -> None:
+        patient = make(policy=Policy(**pauses, webhook_backoff_max_s=86400.0))
+        patient.start()
+        await eventually(lambda: desk.ask("SELECT tries FROM outbox") == [(1,)])
+        await patient.close()
+        ((next_us,),) = desk.ask("SELECT next_us FROM outbox")
+        assert 3500e6 < next_us - desk.writer.clock.now_us() <= 3600e6
+        await asyncio.to_thread(cancelled, desk, 1, f"{receiver.url}/later/3600")
+        hasty = make(policy=Policy(**pauses, webhook_backoff_max_s=0.1))
+        hasty.start()
+        await eventually(lambda: states(desk) == {"waiting": 1, "done": 1})
+        await hasty.close()
+
+    run(desk, scenario)
+    assert desk.ask("SELECT state FROM outbox WHERE request_id=?", request) == [("waiting",)]
+    assert sorted(keys(receiver).values()) == [1, 2]
+
+
+def test_what_ended_long_ago_is_forgotten_in_bounded_steps(
+    desk: Desk, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "FORGET", 3)
+    ids = cancelled(desk, 8, f"{receiver.url}/ok")
+
+    async def scenario(make: Callable[..., Deliveries]) -> None:
+        keeping = make()
+        keeping.start()
+        await eventually(lambda: states(desk) == {"done": 8})
+        await keeping.close()
+        forgetful = make(policy=Policy(webhook_keep_s=0.001))
+        forgetful.start()
+        await eventually(lambda: states(desk) == {})
+        await forgetful.close()
+
+    run(desk, scenario)
+    assert all(desk.types(request).count("EffectDelivered") == 1 for request in ids)
+    assert set(keys(receiver).values()) == {1}

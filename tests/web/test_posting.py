@@ -17,7 +17,7 @@ from receiver import Receiver
 
 from core.webhooks import allowed
 from store.outbox import Notice
-from web.posting import Outcome, Poster
+from web.posting import Outcome, Poster, again_after_s
 
 KEY = b"k" * 32
 PAYLOAD = '{"type":"request.completed","data":{"id":"req_1"}}'
@@ -184,3 +184,28 @@ def test_a_certificate_is_checked_against_the_name(
         listener.close()
     assert got[1].startswith(b"POST /x HTTP/1.1\r\n")
     assert (got[0], got[2]) == (b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("120", 120.0),
+        ("0", 0.0),
+        ("9" * 40, 1e9),
+        ("Wed, 21 Oct 2015 07:29:00 GMT", 60.0),
+        ("Wed, 21 Oct 2015 07:27:00 GMT", 0.0),  # it is over already
+        ("", None),
+        ("-5", None),
+        ("1.5", None),
+        ("soon", None),
+        ("\u0665", None),  # a digit, but not one of HTTP's
+        ("Wed, 99 Oct 2015 07:28:00 GMT", None),
+    ],
+)
+def test_when_a_receiver_wants_to_be_asked_again(text: str, seconds: float | None) -> None:
+    """445,412,480 is 2015-10-21 07:28:00 UTC, counted from 2001-09-09 01:46:40, which is 1,000,000,000."""
+    assert again_after_s(text, 1_000_000_000 + 445_412_480) == seconds
+
+
+def test_what_it_asks_for_is_told_on(receiver: Receiver) -> None:
+    assert post(f"{receiver.url}/later/7") == Outcome("HTTP 503", again_s=7.0)

@@ -75,7 +75,7 @@ async def drain(request: Call, services: NamedDependency[Services]) -> Response[
     Raises `Reduced` when that takes longer than a call may wait.
     """
     body = admit.convert(await _value(request, services), DrainBody)
-    _check_reason(body.reason)
+    check_reason(body.reason)
     await services.write(lambda tx: house.ask_drain(tx, body.reason.strip(), actor=ACTOR))
     until = time.monotonic() + services.settings.policy.max_wait_s
     while running := await services.reader.running():
@@ -98,13 +98,14 @@ class ResetBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def reset_breaker(request: Call, services: NamedDependency[Services], device: FromPath[str]) -> Response[bytes]:
     """Try a device now, whatever holds its breaker: 200 and the device. It takes work once canaries are answered."""
     body = admit.convert(await _value(request, services), ResetBody)
-    _check_reason(body.reason)
+    check_reason(body.reason)
     await services.write(lambda tx: breakers.reset(tx, device, body.reason.strip(), actor=ACTOR))
     row = next((row for row in await services.reader.devices() if row["id"] == device), None)
     return answer({"id": device} if row is None else device_view(row, now_us=services.now_us()))
 
 
-def _check_reason(text: str) -> None:
+def check_reason(text: str) -> None:
+    """Raise `Malformed` for a reason that says nothing, or too much."""
     if not 1 <= len(text.strip()) <= MAX_REASON:
         raise Malformed(f"a reason has 1 to {MAX_REASON} characters", param="reason")
 

@@ -40,7 +40,9 @@ def etag_of(view: View) -> str:
     """A weak validator over the view; what only ages or is estimated anew at each look does not count."""
     steady = dict(view)
     if steady.get("queue"):
-        steady["queue"] = steady["queue"] | {"age_s": None}
+        steady["queue"] = steady["queue"] | {"age_s": None, "eta": None}
+    if steady.get("degraded"):
+        steady["degraded"] = steady["degraded"] | {"eta": None, "takeover_s": None}
     return f'W/"{hashlib.sha256(msgspec.json.encode(steady)).hexdigest()[:32]}"'
 
 

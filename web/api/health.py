@@ -3,7 +3,8 @@
 1. Alive: this process answers.
 2. Ready: each model to be served has a lane that serves, and no lane is still on its way. A lane that is out and says
    why does not stand in the way.
-3. Healthy: `pass`, `warn` (reduced, still answering), `fail` (something asked for cannot be answered).
+3. Healthy: `pass`, `warn` (reduced, still answering), `fail` (something asked for cannot be answered). A breaker that
+   is not closed is told with the time at which its device is tried again.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from litestar.di import NamedDependency
 
 from core.explain import reason
 from web.api.answers import answer
-from web.machineviews import device_label
+from web.machineviews import breaker_view, device_label
 from web.services import Services
 
 ON_ITS_WAY: Final = frozenset({None, "starting", "loading"})
@@ -89,6 +90,51 @@ def space_check(root: Path) -> Check:
     return Check("disk", status, f"{free >> 20} MiB free{advice}")
 
 
+def device_check(row: Mapping[str, Any]) -> Check:
+    """Whether a device is there, from a row of `Reader.devices`."""
+    label = device_label(row)
+    if row["state"] == "ok":
+        return Check(f"device {row['id']}", "pass", f"{label} is in")
+    return Check(f"device {row['id']}", "warn", f"{label} is out: {reason(row['reason'] or row['state'])}")
+
+
+def breaker_check(row: Mapping[str, Any]) -> Check | None:
+    """What a device's breaker keeps from it, and when that is looked at again; None while it is closed."""
+    view = breaker_view(row)
+    if view["state"] == "closed":
+        return None
+    if view["held"]:
+        then = "it waits until the device answers again, or until somebody has it tried"
+    elif view["next_probe_at"]:
+        then = f"the device is tried again at {view['next_probe_at']}"
+    else:
+        then = "the device is being tried with canaries"
+    return Check(f"breaker {row['id']}", "warn", f"{view['state']}: {view['reason'] or 'unknown reason'}; {then}")
+
+
+async def all_checks(services: Services, lanes: Sequence[Mapping[str, Any]]) -> list[Check]:
+    """Everything that is looked at."""
+    devices = await services.reader.devices()
+    seq, _hash = await services.reader.head()
+    breakers = [check for row in devices if (check := breaker_check(row)) is not None]
+    checks = [
+        Check("store", "pass", f"{seq} events recorded"),
+        *lane_checks(services.settings.models, lanes),
+        *map(device_check, devices),
+        *breakers,
+        await asyncio.to_thread(space_check, services.paths.root),
+    ]
+    if await services.reader.flag("draining") == "1":
+        checks.append(Check("service", "warn", "the service is stopping"))
+    return checks
+
+
+def worst(checks: Sequence[Check]) -> str:
+    """The word for all of them."""
+    seen = {check.status for check in checks}
+    return "fail" if "fail" in seen else "warn" if "warn" in seen else "pass"
+
+
 @get("/livez")
 async def livez() -> Response[bytes]:
     """This process answers."""
@@ -109,19 +155,9 @@ async def readyz(services: NamedDependency[Services]) -> Response[bytes]:
 async def health(services: NamedDependency[Services]) -> Response[bytes]:
     """Every check, and what really computes. Reduced is `warn` and 200; only `fail` is 503."""
     lanes = await services.reader.lanes()
-    devices = {row["id"]: row for row in await services.reader.devices()}
-    seq, _hash = await services.reader.head()
-    checks = [Check("store", "pass", f"{seq} events recorded"), *lane_checks(services.settings.models, lanes)]
-    for row in devices.values():
-        label = device_label(row)
-        well = row["state"] == "ok"
-        detail = f"{label} is in" if well else f"{label} is out: {reason(row['reason'] or row['state'])}"
-        checks.append(Check(f"device {row['id']}", "pass" if well else "warn", detail))
-    checks.append(await asyncio.to_thread(space_check, services.paths.root))
-    if await services.reader.flag("draining") == "1":
-        checks.append(Check("service", "warn", "the service is stopping"))
-    seen = {check.status for check in checks}
-    status = "fail" if "fail" in seen else "warn" if "warn" in seen else "pass"
+    simulated = {row["id"] for row in await services.reader.devices() if row["simulated"]}
+    checks = await all_checks(services, lanes)
+    status = worst(checks)
     document = {
         "status": status,
         "checks": checks,
@@ -131,7 +167,7 @@ async def health(services: NamedDependency[Services]) -> Response[bytes]:
                 "model": row["model"],
                 "engine": row["engine"],
                 "device": row["device"],
-                "simulated": bool(devices.get(row["device"], {}).get("simulated", False)),
+                "simulated": row["device"] in simulated,
             }
             for row in lanes
             if row["serving"]

@@ -1,9 +1,8 @@
-"""A request's own record: its events, its replay, its export."""
+"""A request's own record: its events, its replay."""
 
 import asyncio
-from base64 import b64encode
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from litestar import Response, get
@@ -18,7 +17,7 @@ from core.words import SETTLED
 from web.api.answers import Call, answer, count_param, request_headers
 from web.api.streams import EVENT_STREAM, Pings, frame, stream
 from web.services import Services
-from web.views import View, frame_view, replay_view, request_view, spans
+from web.views import View, degraded_changes, frame_view, replay_view, request_view, spans
 
 NDJSON: Final = "application/x-ndjson"
 PAGE: Final = 500
@@ -37,6 +36,7 @@ async def frames_after(services: Services, history: Sequence[Recorded], after: i
     if not fresh:
         return []
     causes = await causes_of(services, fresh, history)
+    degraded = degraded_changes(history, after)
     added = {version: span for version, span in spans(history).items() if version > after}
     texts: dict[tuple[int, int], str] = {}
     for epoch in {span.epoch for span in added.values()}:
@@ -47,7 +47,8 @@ async def frames_after(services: Services, history: Sequence[Recorded], after: i
     for record in fresh:
         span = added.get(record.version)
         text = texts.get((span.epoch, span.first)) if span else None
-        views.append(frame_view(record, causes.get(record.cause_seq or 0), span, text))
+        view = frame_view(record, causes.get(record.cause_seq or 0), span, text)
+        views.append(view | {"degraded": degraded[record.version]} if record.version in degraded else view)
     return views
 
 
@@ -111,34 +112,9 @@ async def replay(request: Call, services: NamedDependency[Services], request_id:
     if now.erased:
         state = msgspec.structs.replace(state, erased=True)
     text = "" if state.erased else await services.reader.text(request_id, state.output_epoch, state.visible_upto)
-    view = request_view(state, text=text, position=None, now_us=state.updated_us)
+    view = request_view(state, text=text, now_us=state.updated_us)
     causes = await causes_of(services, history, history)
     return answer(replay_view(view, history, causes, redecide(history)), headers=request_headers(now))
 
 
-@get("/api/requests/{request_id:str}/export")
-async def export(services: NamedDependency[Services], request_id: FromPath[str]) -> Response[bytes]:
-    """Everything stored of a request: events with their chain hashes, and contents with the secret of their digests."""
-    state = await services.reader.state(request_id)
-    spec = await services.reader.spec(request_id)
-    outputs = [
-        {"epoch": epoch, "first": first, "tokens": chunk.tokens, "text": chunk.text}
-        for epoch in range(state.output_epoch + 1)
-        for first, chunk in await services.reader.chunks(request_id, epoch)
-    ]
-    submission: dict[str, Any] | None = None
-    if spec is not None:
-        submission = msgspec.to_builtins(spec) | {"secret": b64encode(spec.secret).decode()}
-    document = {
-        "format": "failsoft-export-1",
-        "id": request_id,
-        "erased": state.erased,
-        "events": await services.reader.stored(request_id),
-        "submission": submission,
-        "outputs": outputs,
-    }
-    name = f'attachment; filename="{request_id}.json"'
-    return answer(document, headers=request_headers(state) | {"content-disposition": name})
-
-
-HANDLERS: Final = [events, replay, export]
+HANDLERS: Final = [events, replay]

@@ -1,11 +1,15 @@
-"""What is to be sent to webhooks, what was, and what was given up."""
+"""What is to be sent to webhooks, what was, and what was given up, which can be sent again."""
 
 from typing import Any, Final
 
-from litestar import Response, get
+from litestar import Response, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath
 
+from store import outbox
 from store.outbox import State
 from web.api.answers import Call, answer, count_param, text_param
+from web.services import Services
 from web.views import View, time_text
 
 DEFAULT_PAGE: Final = 100
@@ -32,4 +36,11 @@ async def notices(request: Call) -> Response[bytes]:
     return answer({"items": [notice_view(row) for row in rows], "next": None}, headers=headers)
 
 
-HANDLERS: Final = [notices]
+@post("/api/webhooks/{key:str}/resend")
+async def resend(services: NamedDependency[Services], key: FromPath[str]) -> Response[bytes]:
+    """Send a notice again that was given up: 202 and the notice. Repeats answer the same; 409 once it has arrived."""
+    row = await services.write(lambda tx: outbox.resend(tx, key))
+    return answer(notice_view(row), 202)
+
+
+HANDLERS: Final = [notices, resend]

@@ -1,6 +1,7 @@
 """Submitting, looking at and listing requests."""
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -8,6 +9,8 @@ from litestar import Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
+from core import admission, eta
+from core.decision import Rejected
 from core.errors import Busy, FailsoftError, Reduced
 from core.explain import reason
 from core.state import RequestState
@@ -27,24 +30,36 @@ from web.api.answers import (
     wait_param,
 )
 from web.services import OWNER, Services, of_app
-from web.views import request_view
+from web.views import View, request_view
 
 DEFAULT_PAGE: Final = 50
 MAX_PAGE: Final = 500
 POLL_S: Final = 1
+STUCK_POLL_S: Final = 10
 
 
-def refused(state: RequestState) -> FailsoftError:
-    """The error that a refused request is answered with; it names the record of the refusal."""
+def refused(state: RequestState, rejected: Sequence[Rejected] = ()) -> FailsoftError:
+    """The error that a refused request is answered with; it names the record of the refusal, and what was rejected."""
     code = state.ended_by or "refused"
     cls = Busy if "queue-full" in code else Reduced
+    why = [one.reason for one in rejected if one.action == admission.REROUTE and code == admission.HOST_MEMORY]
     return cls(
-        f"Refused because {reason(code)}.",
+        "; ".join([f"Refused because {reason(code)}", *why]) + ".",
         code=code.replace("-", "_"),
         request_id=state.id,
         reason=code,
         retry_after_s=state.retry_after_s,
+        rejected=[{"action": one.action, "reason": one.reason} for one in rejected],
     )
+
+
+def poll_after_s(view: View) -> int:
+    """When looking again may show something new: at the next chunk, or when it may be taken up."""
+    queue = view["queue"]
+    if queue["status"] == "stuck":
+        return STUCK_POLL_S
+    start_s = queue["eta"]["start_low_s"] if queue["eta"] else None
+    return eta.wait_s(start_s) or POLL_S
 
 
 async def take_in(services: Services, value: Any, key: str | None) -> Submitted:
@@ -62,7 +77,7 @@ async def take_in(services: Services, value: Any, key: str | None) -> Submitted:
     sub = make() if admit.is_quick(body) else await asyncio.to_thread(make)
     submitted = await services.write(lambda tx: submit(tx, sub, services.settings.policy))
     if submitted.outcome == "refused":
-        raise refused(submitted.state)
+        raise refused(submitted.state, submitted.rejected)
     return submitted
 
 
@@ -102,7 +117,7 @@ async def show(request: Call, services: NamedDependency[Services], request_id: F
         etag = etag_of(view)
     headers = request_headers(state) | {"etag": etag}
     if state.state not in SETTLED:
-        headers["retry-after"] = str(POLL_S)
+        headers["retry-after"] = str(poll_after_s(view))
     if etag_matches(request, etag):
         return Response(b"", status_code=304, headers=headers)
     return answer(view, 200, headers)
@@ -123,10 +138,10 @@ async def list_all(request: Call, services: NamedDependency[Services]) -> Respon
     )
     states: list[RequestState] = page.items
     texts = await services.reader.texts(states)
-    positions = await services.reader.positions()
     now_us = services.now_us()
+    outlooks = await services.reader.outlooks(states, now_us)
     views = [
-        request_view(state, text=texts[state.id], position=positions.get(state.id), now_us=now_us) for state in states
+        request_view(state, text=texts[state.id], now_us=now_us, outlook=outlooks.get(state.id)) for state in states
     ]
     return answer({"items": views, "next": page.next}, headers={"cache-control": "private, no-cache"})
 

@@ -12,7 +12,7 @@ from litestar.di import NamedDependency
 
 from core.decision import AdmissionFacts, Decision
 from core.errors import Malformed
-from core.explain import reason
+from core.explain import rule_words
 from core.policy import Policy
 from core.whatif import NOTE, Asked, Changed, OtherPolicy, Tally, count
 from store.settings import size
@@ -98,21 +98,23 @@ def _changed_view(one: Changed) -> View:
         "request_id": one.request_id,
         "version": one.version,
         "at": time_text(one.at_us),
-        "recorded": {"action": one.action, "rule": one.rule, "because": reason(one.rule)},
-        "other": {"action": one.other_action, "rule": one.other_rule, "because": reason(one.other_rule)},
+        "recorded": {"action": one.action, "rule": one.rule, "because": rule_words(one.rule)},
+        "other": {"action": one.other_action, "rule": one.other_rule, "because": rule_words(one.other_rule)},
         "over_bytes": one.over,
     }
 
 
-async def tally_of(services: Services, other: OtherPolicy, since_us: int, until_us: int) -> tuple[Tally, bool]:
-    """All decisions of a time asked again, and whether there were more than one call looks at."""
+async def tally_of(
+    services: Services, other: OtherPolicy, since_us: int, until_us: int, most: int = MOST
+) -> tuple[Tally, bool]:
+    """All decisions of a time asked again, and whether there were more than `most`, after which it stops."""
     tally = Tally()
     for kind in _KINDS:
         after = 0
         while rows := await services.reader.decisions(kind, after, since_us, until_us, PAGE):
             after = rows[-1][0]
             await asyncio.to_thread(lambda page: count(tally, _asked(page), other), rows)
-            if tally.decisions >= MOST:
+            if tally.decisions >= most:
                 return tally, True
     return tally, False
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
+from sqlalchemy.exc import DBAPIError
 
 from core.contract import kind_of
 from web.commands.failed import OK, UNWELL
@@ -68,7 +69,7 @@ def examine(root: Path) -> Iterator[Finding]:
     yield _python()
     yield sqlite(sqlite3.sqlite_version_info[:3])
     yield from _directory(root)
-    yield from _machine()
+    yield from _machine(in_use(root))
     yield from _models(root)
     yield _service(root)
 
@@ -137,7 +138,46 @@ def _sync(place: Path) -> Finding:
     return Finding("ok", "disk", found)
 
 
-def _machine() -> Iterator[Finding]:
+def in_use(root: Path) -> dict[str, Any] | None:
+    """What the service that runs on this directory said of its CPU lane's memory; None where none runs."""
+    from store.database import Paths, read_engine
+    from store.hostlane import seen
+    from store.journal import Look
+
+    if not _held(Paths(root).service_lock):
+        return None
+    try:
+        with read_engine(Paths(root)).connect() as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
+            found = seen(Look(driver, 0))
+    except DBAPIError:
+        return None
+    return None if found is None else msgspec.to_builtins(found)
+
+
+def _held(lock: Path) -> bool:
+    """Whether a service runs on the directory; its lock is only read, since one that just starts may need it."""
+    try:
+        return Path(f"/proc/{int(lock.read_text())}").exists()
+    except (OSError, ValueError):
+        return False
+
+
+def budget(found: dict[str, Any], *, running: bool) -> Finding:
+    """What the workers of the CPU lane may hold together, and what holds them to it."""
+    now = f", {size_text(sum(found['held'].values()))} held now" if running else ""
+    size = f"{size_text(found['budget'])} for the CPU lane (limit: {found['limited_by']}){now}"
+    if found["by"] == "cgroup":
+        return Finding("ok", "host budget", f"{size}; the kernel holds it, in a cgroup of its own")
+    text = f"{size}; a watch and a limit on each worker hold it: {found['why']}"
+    return Finding("ok", "host budget", text, _DELEGATE)
+
+
+_DELEGATE: Final = "Where cgroup v2 is, the kernel does: systemd-run --user --scope -p Delegate=yes failsoft serve"
+
+
+def _machine(lane: dict[str, Any] | None) -> Iterator[Finding]:
     try:
         look = subprocess.run(
             [sys.executable, "-P", "-m", "runners.lookout"], capture_output=True, timeout=_LOOK_S, check=True
@@ -161,6 +201,7 @@ def _machine() -> Iterator[Finding]:
         f"{size_text(memory['available'])} of {size_text(memory['total'])} available (limit: {memory['limited_by']})",
         "" if enough else "A model may not fit; end other programs or raise the limit",
     )
+    yield budget(lane or found["budget"], running=lane is not None)
     yield from _accelerators(found["accelerators"])
 
 

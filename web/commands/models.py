@@ -117,12 +117,15 @@ def inspect(args: argparse.Namespace) -> int:
     summary = _summary(header)
     if args.json:
         problems = [] if engine else [f"{name}: {reason}" for name, found in reasons.items() for reason in found]
-        document(summary | {"suitable": engine is not None, "engine": engine, "problems": problems, "why_not": reasons})
+        able = [name for name, found in reasons.items() if not found]
+        found_out = {"suitable": bool(able), "engine": engine, "engines": able, "problems": problems}
+        document(summary | found_out | {"why_not": reasons})
         return OK if engine else UNWELL
     facts([(name.replace("_", " "), "-" if value is None else str(value)) for name, value in summary.items()])
     if engine is not None:
-        others = told(reasons)
-        print(f"\nIt can be served here by {engine}." + (f" But not by all: {others}" if others else ""))
+        able, others = [name for name, found in reasons.items() if not found], told(reasons)
+        by = able[0] if len(able) == 1 else f"{', '.join(able[:-1])} and {able[-1]}; {able[0]} is taken unless told"
+        print(f"\nIt can be served here by {by}." + (f" But not by all: {others}" if others else ""))
         return OK
     print("\nIt cannot be served here:")
     for name, found in reasons.items():

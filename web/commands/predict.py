@@ -11,22 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from core.memory import Era, PredictRow, Setting, predict_table, shape_of
+from core.memory import Era, PredictRow, predict_table, shape_of
 from web.commands.failed import OK, USAGE, CommandFailed
 from web.commands.options import Commands, command, with_json
 from web.commands.terminal import document, size_text, table
+from web.footprints import CONTEXTS, setting_of
 
 if TYPE_CHECKING:
     from store.models.choice import Engine
 
-CONTEXTS = (2_048, 4_096, 8_192, 16_384, 32_768)
 ERAS = [era.value for era in Era]
-_ERA_OF = {
-    "llamacpp": Era.LLAMACPP_2026,
-    "ctransformers": Era.CTRANSFORMERS_2023,
-    None: Era.LLAMACPP_2026,
-}
-"""By engine; a file that none serves here is asked about as for the current one."""
 
 
 def add(inner: "Commands[argparse.ArgumentParser]") -> None:
@@ -56,28 +50,28 @@ def predict(args: argparse.Namespace) -> int:
     header = read_header(args.file)
     shape = shape_of(header.metadata, [(tensor.name, tensor.nbytes) for tensor in header.tensors])
     engine = _engine(args.engine, why_not(header)) if args.era is None else None
-    setting = Setting(
-        context=CONTEXTS[0],
-        era=Era(args.era) if args.era else _ERA_OF[engine],
+    setting = setting_of(
+        engine,
+        Era(args.era) if args.era else None,
         n_gpu_layers=args.gpu_layers,
         slots=args.slots,
         cache_k=args.cache_k,
         cache_v=args.cache_v,
         flash_attention=args.flash_attention,
     )
-    if engine == "llamacpp":
-        setting = msgspec.structs.replace(setting, n_batch=64, n_ubatch=64, unified=True, flash_attention=True)
-    rows = predict_table(shape, setting, args.context or CONTEXTS)
+    most = shape.context_train
+    usual = [context for context in CONTEXTS if most is None or context <= most] or [most or CONTEXTS[0]]
+    rows = predict_table(shape, setting, args.context or usual)
     if args.json:
         items = [_plain(row) for row in rows]
-        document({"engine": engine, "era": setting.era.value, "items": items, "next": None})
+        document({"engine": engine, "era": setting.era.value, "context_length": most, "items": items, "next": None})
         return OK
     print(f"engine {engine or '-'}, by the laws of {setting.era.value}\n")
     table(
         ("context", "weights", "kv", "state", "compute", "pool", "driver", "device", "host"),
         [
             (
-                f"{row.context:,}",
+                f"{row.context:,}" + ("*" if most is not None and row.context > most else ""),
                 *(_size(part) for part in (row.weights, row.kv, row.recurrent, row.compute, row.pool, row.driver)),
                 _size(row.device_total),
                 _size(row.host_total),
@@ -85,6 +79,9 @@ def predict(args: argparse.Namespace) -> int:
             for row in rows
         ],
     )
+    if most is not None:
+        beyond = "; a longer one (*) is not served" if any(row.context > most for row in rows) else ""
+        print(f"the model was made for a context of {most:,}{beyond}")
     for name in sorted({name for row in rows for name in row.unknown}):
         print(f"unknown: {name}; there is no rule for it with this architecture and these settings")
     return OK

@@ -1,9 +1,11 @@
 """`failsoft replay`: why a request went the way it went, with every decision asked again over its recorded facts."""
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from web.commands.failed import OK, UNWELL
+from web.commands.folding import folded, summary
 from web.commands.options import Commands, client_of, command, with_service
 from web.commands.terminal import document, facts, table
 
@@ -29,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
 def _print(replay: dict[str, Any]) -> None:
     facts([("request", replay["view"]["id"]), ("after event", str(replay["version"])), ("state", replay["state"])])
     print()
-    table(("event", "what happened"), [(str(n), sentence) for n, sentence in enumerate(replay["chain"], start=1)])
+    table(("event", "what happened"), [_line(run) for run in folded(_numbered(replay), lambda row: row[1])])
     print()
     table(
         ("event", "decision", "rule", "asked again", "because"),
@@ -44,3 +46,15 @@ def _print(replay: dict[str, Any]) -> None:
             for one in replay["decisions"]
         ],
     )
+
+
+def _numbered(replay: dict[str, Any]) -> list[tuple[int, str, str]]:
+    """Number, type and sentence of each event; of a service that does not tell the types nothing is folded."""
+    chain = replay["chain"]
+    types = replay.get("types") or [""] * len(chain)
+    return [(n, type_, said) for n, (type_, said) in enumerate(zip(types, chain, strict=True), start=1)]
+
+
+def _line(run: Sequence[tuple[int, str, str]]) -> tuple[str, str]:
+    first, last = run[0][0], run[-1][0]
+    return (str(first) if first == last else f"{first}-{last}"), summary([said for _n, _type, said in run])

@@ -1,13 +1,14 @@
 """`failsoft show` and `failsoft list`: what a request is now and how it came to be; which requests there are."""
 
 import argparse
+from collections.abc import Sequence
 from typing import Any, Final, get_args
 
 from core.words import Lane, State
 from web.commands.failed import OK, UNWELL
+from web.commands.folding import folded, summary
 from web.commands.options import Commands, client_of, command, with_service
 from web.commands.terminal import clock_text, day_text, document, facts, printable, table
-from web.commands.watch import moves
 
 View = dict[str, Any]
 
@@ -49,13 +50,15 @@ def show(args: argparse.Namespace) -> int:
 def _print(view: View, events: list[View]) -> None:
     facts(_rows(view))
     print()
-    table(
-        ("at", "lane", "what happened"),
-        [(clock_text(e["at"]), str(e["data"].get("lane") or ""), e["because"]) for e in events],
-    )
+    table(("at", "lane", "what happened"), [_event_row(run) for run in folded(events, lambda e: str(e["type"]))])
     text = view["output"]["text"]
     if text:
         print(f"\n{printable(text)}")
+
+
+def _event_row(run: Sequence[View]) -> tuple[str, str, str]:
+    last = run[-1]
+    return clock_text(last["at"]), str(last["data"].get("lane") or ""), summary([e["because"] for e in run])
 
 
 def _rows(view: View) -> list[tuple[str, str]]:
@@ -69,18 +72,41 @@ def _rows(view: View) -> list[tuple[str, str]]:
         ("prompt", f"{usage['prompt_tokens']} tokens"),
         ("created", f"{day_text(view['created_at'])} UTC"),
     ]
-    if view["queue"] and not view["running"] and view["queue"]["position"] is not None:
-        rows.append(("queue", f"{view['queue']['position']} before it, waiting {view['queue']['age_s']:.1f} s"))
+    if view["queue"] and not view["running"]:
+        rows += _queue_rows(view["queue"])
     if view["finish_reason"]:
         rows.append(("finished", view["finish_reason"]))
-    rows += [("moved", sentence) for sentence in moves(view)]
+    rows += [("moved" if move["from"] else "sent", move["because"]) for move in view["failovers"]]
     if view["degraded"]:
         rows.append(("degraded", f"since {clock_text(view['degraded']['since'])}: {view['degraded']['reason']}"))
+        if view["degraded"]["eta"]:
+            rows.append(("ends", eta_text(view["degraded"]["eta"])))
     if view["error"]:
         rows.append(("error", view["error"]["detail"]))
     if view["output"].get("erased"):
         rows.append(("text", "erased"))
     return rows
+
+
+def _queue_rows(queue: View) -> list[tuple[str, str]]:
+    """Whether it waits or is stuck, why, and when it may be taken up and end."""
+    place = "" if queue["position"] is None else f"{queue['position']} before it, "
+    rows = [(queue["status"], f"{place}for {queue['age_s']:.1f} s" + (f": {queue['why']}" if queue["why"] else ""))]
+    eta = queue["eta"]
+    if eta and queue["status"] == "waiting":
+        start = {"low_s": eta["start_low_s"], "high_s": eta["start_high_s"], "basis": ""}
+        rows += [("taken up", eta_text(start)), ("ends", eta_text(eta))]
+    return rows
+
+
+def eta_text(eta: View) -> str:
+    """A range with its basis."""
+    basis = f" ({eta['basis']})" if eta["basis"] else ""
+    if eta["low_s"] is None:
+        return eta["basis"] or "unknown"
+    if eta["high_s"] is None:
+        return f"in at least {eta['low_s']:.1f} s{basis}"
+    return f"in {eta['low_s']:.1f} to {eta['high_s']:.1f} s{basis}"
 
 
 def list_recent(args: argparse.Namespace) -> int:
@@ -101,7 +127,7 @@ def list_recent(args: argparse.Namespace) -> int:
                 view["lane"] or "",
                 view["served_model"] or view["model"],
                 f"{view['progress']['done']}/{view['progress']['of']}",
-                str(len(view["failovers"])),
+                str(sum(move["from"] is not None for move in view["failovers"])),
             )
             for view in page["items"]
         ],

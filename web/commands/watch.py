@@ -6,7 +6,6 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
 from typing import Any, Final
 
 from web.commands.client import Client
@@ -75,8 +74,8 @@ class _Transcript:
         if frame["type"] == "Resumed" and frame["data"]["origin"] == "start":
             self._break_line()
             self._shown, self._erased = 0, False
-        if frame["type"] not in _QUIET:
-            self._tell(frame["because"])
+        if frame["type"] not in _QUIET or frame.get("degraded"):
+            self._tell(_sentence(frame))
         self._erased = self._erased or bool(frame.get("erased"))
         if (delta := frame.get("delta")) is not None:
             self._print(delta)
@@ -118,6 +117,7 @@ class _Transcript:
             self._mid_line = False
 
 
-def moves(view: Frame) -> Iterator[str]:
-    """The moves between lanes of a view, as sentences."""
-    return (str(move["because"]) for move in view["failovers"])
+def _sentence(frame: Frame) -> str:
+    """What happened; and of what was accepted at less than it asked for, in what way."""
+    said, degraded = str(frame["because"]), frame.get("degraded")
+    return f"{said} Degraded: {degraded['reason']}." if degraded and frame["type"] in _QUIET else said

@@ -6,16 +6,18 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from core.breaker import Breaker
+from core.explain import reason, rule_words
 from core.state import RequestState
 from core.words import ALL_STATES, State
 from store.reads import Reader
 from web.dashboard.bars import Bars, device_bars, host_bars
-from web.dashboard.outage import Banner, banner
-from web.dashboard.wording import NONE, Chip, Moment, ago, lane_name, moment, short, size, state_chip
-from web.machineviews import device_view, host_view, lane_view, runner_view
+from web.dashboard.outage import Banner, Lanes, banner
+from web.dashboard.wording import NONE, Chip, Moment, ago, coming, lane_name, moment, short, size, state_chip
+from web.machineviews import breaker_of_row, device_view, host_view, is_upstream, lane_view, runner_view
 
 ROWS: Final = 25
-_MAY_BE_MOVED: Final = ("rerouted-cpu", "checkpointed")
+_MAY_BE_MOVED: Final = ("rerouted-cpu", "checkpointed", "admitted")
 _MOST_MOVED: Final = 100
 _IN: Final = Chip("check", "serving", "good")
 _OUT: Final = Chip("warn", "out", "bad")
@@ -34,6 +36,21 @@ class DeviceCard(msgspec.Struct, frozen=True):
     bars: Bars
     age: str
     read: Moment | None
+    breaker: "BreakerCard | None" = None
+    upstream: bool = False
+    """A server of others: it has no memory that could be looked at."""
+
+
+class BreakerCard(msgspec.Struct, frozen=True):
+    """A device's breaker. `may_try` while it is open: then somebody may have the device tried at once."""
+
+    chip: Chip
+    why: str
+    since: Moment | None
+    probe: Moment | None
+    held: bool
+    may_try: bool
+    faults: int
 
 
 class LaneRow(msgspec.Struct, frozen=True):
@@ -119,8 +136,9 @@ async def overview(
     host = await reader.reading("host")
     host_bar = host_bars(host[1] if host else None)
     devices.append(_card(host_view(host, now_us=now_us), host_bar, host[0] if host else None, now_us))
+    lanes = Lanes(lane_rows, limits, await reader.newcomers(now_us))
     return Overview(
-        banner=await banner(reader, device_rows, lane_rows, moved, now_us),
+        banner=await banner(reader, device_rows, lanes, moved, now_us),
         draining=await reader.flag("draining") == "1",
         devices=tuple(devices),
         lanes=tuple(_lane(row, limits, simulated, now_us) for row in lane_rows),
@@ -144,8 +162,37 @@ async def _promised(reader: Reader, device: str, runners: Sequence[Mapping[str, 
 
 
 def _device(row: Mapping[str, Any], promised: Sequence[tuple[str, int | None]], now_us: int) -> DeviceCard:
-    view = device_view(row, now_us=now_us)
-    return _card(view, device_bars(view["total_bytes"], view["reading"], promised), row["read_us"], now_us)
+    view, upstream = device_view(row, now_us=now_us), is_upstream(row["id"])
+    bars = Bars((), (), "") if upstream else device_bars(view["total_bytes"], view["reading"], promised)
+    card = _card(view, bars, row["read_us"], now_us)
+    return msgspec.structs.replace(card, breaker=_breaker(row, now_us), upstream=upstream)
+
+
+_BREAKER_CHIPS: Final = {
+    "closed": Chip("check", "breaker closed", "good"),
+    "half-open": Chip("clock", "breaker half-open", "move"),
+    "open": Chip("warn", "breaker open", "bad"),
+}
+
+
+def _breaker(row: Mapping[str, Any], now_us: int) -> BreakerCard:
+    found = breaker_of_row(row)
+    until_us = found.until_us()
+    return BreakerCard(
+        chip=_BREAKER_CHIPS[found.state],
+        why="" if found.state == "closed" else breaker_why(found),
+        since=moment(found.since_us, now_us) if found.since_us else None,
+        probe=None if until_us is None else coming(until_us, now_us),
+        held=found.state == "open" and found.held,
+        may_try=found.state == "open",
+        faults=len(found.faults_us),
+    )
+
+
+def breaker_why(found: Breaker) -> str:
+    """Why it is not closed, as one sentence."""
+    why, rule = reason(found.reason or "breaker-open"), rule_words(found.rule)
+    return f"{why[0].upper()}{why[1:]}" + (f"; {rule}." if rule and rule != why else ".")
 
 
 def _card(view: Mapping[str, Any], bars: Bars, read_us: int | None, now_us: int) -> DeviceCard:
@@ -202,12 +249,12 @@ def request_row(state: RequestState, now_us: int) -> RequestRow:
     return RequestRow(
         id=state.id,
         short=short(state.id),
-        chip=state_chip(state.state, moved=bool(state.failovers)),
+        chip=state_chip(state.state, state.failovers),
         lane=lane_name(state.lane),
         model=state.served_model or state.model,
         done=state.units,
         of=state.max_units,
-        degraded=state.degraded.reason if state.degraded else "",
+        degraded=reason(state.degraded.reason) if state.degraded else "",
         created=moment(state.created_us, now_us),
     )
 

@@ -1,17 +1,15 @@
-"""The dashboard's addresses: two pages, three actions. What is shown is made in the modules beside this one.
+"""The dashboard's first addresses: overview and request, and their actions; those over the record are in `records`.
 
-1. A page and its moving parts have one address: with `HX-Request` the parts alone are sent.
+1. What is shown is made in the modules beside this one; pages and errors become answers in `sheet`.
 2. An action is a form that carries the page's token, and answers with the page to look at next.
-3. Errors come as pages that name cause and remedy; programs have the API.
 """
 
 import asyncio
 import re
 import secrets
-from http import HTTPStatus
-from typing import Any, Final, cast
+from typing import Final, cast
 
-from litestar import MediaType, Request, Response, Router, get, post
+from litestar import Response, Router, get, post
 from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException
 from litestar.params import FromPath
@@ -23,65 +21,15 @@ from store import commands
 from store.submit import Submitted
 from web import problems
 from web.api.acts import ACTOR
+from web.api.pressure import pressure_of
 from web.api.requests import take_in
-from web.dashboard import csrf
+from web.dashboard import machine, records
 from web.dashboard.forms import number, read_form
 from web.dashboard.overview import overview
-from web.dashboard.render import render
 from web.dashboard.request_page import request_page
+from web.dashboard.sheet import Call, problem, see, sheet
+from web.dashboard.strip import strip
 from web.services import Services
-
-Call = Request[Any, Any, Any]
-
-_TITLES: Final = {
-    403: "This form was not taken",
-    404: "There is nothing here",
-    409: "That is not possible now",
-    410: "It was erased",
-    422: "This cannot be served here",
-    429: "The queues are full",
-    503: "Not now",
-    507: "The store has no space",
-}
-_PAGE_HEADERS: Final = {
-    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "same-origin",
-    "cache-control": "private, no-cache",
-    "vary": "HX-Request",
-    "cross-origin-opener-policy": "same-origin",
-    "permissions-policy": "camera=(), microphone=(), geolocation=()",
-}
-
-
-def _page(request: Call, whole: str, parts: str, here: str, **names: Any) -> Response[str]:
-    """The page, or its parts for htmx; a visit without a form token gets one."""
-    token = csrf.token_of(request)
-    fragment = request.headers.get("hx-request") == "true" and "hx-history-restore-request" not in request.headers
-    url = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    text = render(
-        parts if fragment else whole,
-        here=here,
-        fragment=fragment,
-        form_token=token,
-        url=url,
-        origin=str(request.base_url).rstrip("/"),
-        version=_version(),
-        **names,
-    )
-    cookies = [csrf.cookie(token, secure=request.url.scheme == "https")] if csrf.COOKIE not in request.cookies else []
-    return Response(text, media_type=MediaType.HTML, headers=_PAGE_HEADERS, cookies=cookies)
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return f"Failsoft {version('failsoft')}"
-
-
-def _see(path: str) -> Response[bytes]:
-    """Look there next. A reload of that page repeats nothing."""
-    return Response(b"", status_code=303, headers={"location": path, "cache-control": "no-store"})
 
 
 @get("/")
@@ -98,7 +46,9 @@ async def home(request: Call, services: NamedDependency[Services]) -> Response[s
         state=cast("State | None", wanted),
         cursor=request.query_params.get("cursor"),
     )
-    return _page(request, "overview.html", "overview_live.html", "overview", page=page, key=secrets.token_urlsafe(16))
+    drawn = strip(await pressure_of(services))
+    key = secrets.token_urlsafe(16)
+    return sheet(request, "overview.html", "overview_live.html", "overview", page=page, strip=drawn, key=key)
 
 
 @get("/requests/{request_id:str}")
@@ -108,7 +58,8 @@ async def show(request: Call, services: NamedDependency[Services], request_id: F
     if at is not None and not re.fullmatch(r"[0-9]{1,9}", at):
         raise Malformed("`at` is the number of an event, such as ?at=3", param="at")
     page = await request_page(services.reader, request_id, services.now_us(), None if at is None else int(at))
-    return _page(request, "request.html", "request_live.html", "request", page=page)
+    base = f"/requests/{request_id}"
+    return sheet(request, "request.html", "request_live.html", "request", page=page, base=base, imported="")
 
 
 @post("/submit")
@@ -126,9 +77,9 @@ async def submit(request: Call, services: NamedDependency[Services]) -> Response
     except FailsoftError as error:
         refused = error.extra.get("request_id")
         if isinstance(refused, str) and problems.status_of(error) in {429, 503}:
-            return _see(f"/requests/{refused}")
+            return see(f"/requests/{refused}")
         raise
-    return _see(f"/requests/{submitted.state.id}")
+    return see(f"/requests/{submitted.state.id}")
 
 
 @post("/requests/{request_id:str}/cancel")
@@ -136,7 +87,7 @@ async def cancel(request: Call, services: NamedDependency[Services], request_id:
     """Ask a request to stop, and show it."""
     await read_form(request, services.settings.policy.max_body_bytes)
     state = await services.write(lambda tx: commands.cancel(tx, request_id, actor=ACTOR))
-    return _see(f"/requests/{state.id}")
+    return see(f"/requests/{state.id}")
 
 
 @post("/requests/{request_id:str}/resume")
@@ -150,39 +101,14 @@ async def resume(request: Call, services: NamedDependency[Services], request_id:
         state = await services.write(lambda tx: commands.resume(tx, request_id, "start", None, actor=ACTOR))
     else:
         raise Malformed("choose where to resume: from `checkpoint` or from `start`", param="from")
-    return _see(f"/requests/{state.id}")
-
-
-def _problem(request: Call, error: FailsoftError | HTTPException) -> Response[str]:
-    """An error as a page."""
-    if isinstance(error, FailsoftError):
-        status, detail, code = problems.status_of(error), error.detail, error.code
-    else:
-        status, detail, code = error.status_code, error.detail, HTTPStatus(error.status_code).phrase
-    if status >= 500 and status not in _TITLES:
-        raise error
-    request_id = request.path_params.get("request_id")
-    back = f"/requests/{request_id}" if request_id and status not in {404, 400} else "/"
-    text = render(
-        "problem.html",
-        here="",
-        fragment=False,
-        version=_version(),
-        title=_TITLES.get(status, "This could not be done"),
-        detail=f"{detail[:1].upper()}{detail[1:]}.".replace("..", "."),
-        status=status,
-        code=code,
-        back=back,
-        back_label="Back to the request" if back != "/" else "Back to the overview",
-    )
-    return Response(text, status_code=status, media_type=MediaType.HTML, headers=_PAGE_HEADERS)
+    return see(f"/requests/{state.id}")
 
 
 routes: Final[list[ControllerRouterHandler]] = [
     Router(
         path="/",
-        route_handlers=[home, show, submit, cancel, resume],
-        exception_handlers={FailsoftError: _problem, HTTPException: _problem},
+        route_handlers=[home, show, submit, cancel, resume, *records.HANDLERS, *machine.HANDLERS],
+        exception_handlers={FailsoftError: problem, HTTPException: problem},
     )
 ]
 """For the application's route handlers."""

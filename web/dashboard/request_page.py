@@ -1,25 +1,38 @@
 """A request's page: how it stands now, or as it stood after event N, from its history alone."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from core import events as ev
 from core.errors import NotFound
 from core.events import Recorded
-from core.explain import failure, mib, moved
+from core.explain import failure, mib
 from core.state import RequestState
 from core.words import ACTIVE
 from store.contents import Spec
 from store.reads import Reader
+from store.waits import Outlook
 from web.dashboard.moves import Turn, turns
 from web.dashboard.pictures import Picture, pictures
 from web.dashboard.spans import Course, course
 from web.dashboard.timeline import Group, timeline
 from web.dashboard.travel import Travel, travel
-from web.dashboard.wording import NONE, Chip, Moment, duration, lane_name, moment, short, state_chip
-from web.views import request_view
+from web.dashboard.wording import (
+    NONE,
+    Chip,
+    Moment,
+    degraded_sentence,
+    duration,
+    failed_over,
+    lane_name,
+    moment,
+    short,
+    spread,
+    state_chip,
+)
+from web.views import eta_of, request_view
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -53,6 +66,17 @@ class Said(msgspec.Struct, frozen=True):
     content: str
 
 
+class Stands(msgspec.Struct, frozen=True):
+    """How one that nobody works on stands: it waits, or is stuck; `begins` and `ends` are ranges with their `basis`."""
+
+    chip: Chip
+    place: str
+    why: str
+    begins: str
+    ends: str
+    basis: str
+
+
 class Actions(msgspec.Struct, frozen=True):
     """What may be done now. What may not is disabled, and `why` says so."""
 
@@ -81,6 +105,12 @@ class RequestPage(msgspec.Struct, frozen=True):
     times: tuple[Fact, ...]
     facts: tuple[Fact, ...]
     degraded: str
+    degraded_title: str
+    expects: str
+    """When one that is served less well may end."""
+    basis: str
+    takeover: str
+    stands: Stands | None
     error: str
     erased: bool
     output: Output
@@ -113,12 +143,13 @@ async def request_page(reader: Reader, request_id: str, now_us: int, at: int | N
     state = way.states[-1]
     erased = (await reader.state(request_id)).erased
     outputs = await _outputs(reader, way.states)
-    view = request_view(state, text=outputs[-1].text, position=None, now_us=now_us)
+    looked = {} if at is not None else await reader.outlooks([state], now_us)
+    view = request_view(state, text=outputs[-1].text, now_us=now_us, outlook=_outlook(state, seen, looked))
     return RequestPage(
         id=state.id,
         short=short(state.id),
         title=state.served_model or state.model,
-        chip=state_chip(state.state, moved=bool(state.failovers)),
+        chip=state_chip(state.state, state.failovers),
         state=state.state,
         live=at is None,
         version=state.version,
@@ -130,7 +161,10 @@ async def request_page(reader: Reader, request_id: str, now_us: int, at: int | N
         steps=tuple(_step(way, index) for index in range(len(way.passed))),
         times=_times(way, now_us),
         facts=_facts(state, seen),
-        degraded=_degraded(state),
+        degraded=degraded_sentence(state),
+        degraded_title=_degraded_title(state),
+        **_expects(view if at is None else {}),
+        stands=_stands(view["queue"]) if at is None else None,
         error=_error(state, view),
         erased=erased,
         output=outputs[-1],
@@ -155,9 +189,8 @@ def _step(way: Course, index: int) -> Step:
     stay = way.passed[index]
     last = index == len(way.passed) - 1
     settled = way.states[-1].settled_us is not None
-    before = bool(way.states[stay.version - 1].failovers)
     return Step(
-        chip=state_chip(stay.state, moved=before),
+        chip=state_chip(stay.state, way.states[stay.version - 1].failovers),
         lane=lane_name(stay.lane),
         stayed="" if last and settled else duration(stay.for_us / 1e6),
         version=stay.version,
@@ -203,12 +236,47 @@ def _saved(history: Sequence[Recorded]) -> str:
     return NONE
 
 
-def _degraded(state: RequestState) -> str:
-    mark = state.degraded
-    if mark is None:
-        return ""
-    source = next((one.from_lane for one in state.failovers if one.version == mark.version), None)
-    return moved(source, mark.lane, mark.reason, mark.rule)
+def _outlook(state: RequestState, history: Sequence[Recorded], looked: Mapping[str, Outlook]) -> Outlook | None:
+    found, own = looked.get(state.id), eta_of(state, history)
+    return found if found is None or own is None else msgspec.structs.replace(found, eta=own, takeover_s=None)
+
+
+def _degraded_title(state: RequestState) -> str:
+    if state.state != "completed":
+        return "Degraded"
+    return "Completed after failover" if failed_over(state.failovers) else "Completed, not as it was asked"
+
+
+def _expects(view: Mapping[str, Any]) -> dict[str, str]:
+    """When one that is served less well may end, on what that rests, and what the takeover takes of it."""
+    degraded = view.get("degraded") or {}
+    eta, takeover_s = degraded.get("eta"), degraded.get("takeover_s")
+    if not eta:
+        return {"expects": "", "basis": "", "takeover": ""}
+    return {
+        "expects": spread(eta["low_s"], eta["high_s"]),
+        "basis": eta["basis"],
+        "takeover": "" if takeover_s is None else duration(takeover_s),
+    }
+
+
+_STANDS: Final = {"waiting": Chip("clock", "waiting", "wait"), "stuck": Chip("ban", "stuck", "bad")}
+
+
+def _stands(queue: Mapping[str, Any] | None) -> Stands | None:
+    """Of a request that waits or is stuck; None for one that is worked on, or has settled."""
+    if queue is None or queue["status"] not in _STANDS:
+        return None
+    position, eta = queue["position"], queue["eta"] or {}
+    before = "" if position is None else "next in turn" if position == 0 else f"{position:,} before it"
+    return Stands(
+        chip=_STANDS[queue["status"]],
+        place=" · ".join(part for part in (before, f"for {duration(queue['age_s'])}") if part),
+        why=queue["why"] or "",
+        begins=spread(eta.get("start_low_s"), eta.get("start_high_s")) if eta else "",
+        ends=spread(eta.get("low_s"), eta.get("high_s")) if eta else "",
+        basis=eta.get("basis", ""),
+    )
 
 
 def _error(state: RequestState, view: dict[str, Any]) -> str:

@@ -2,11 +2,12 @@
 
 1. A group begins with `Started`; what comes before the first one is a group of its own.
 2. Three or more checkpoints and saved states in a row are one entry that opens: they say the same with growing numbers.
-3. A cause inside the request is a link on the page; a cause elsewhere (a device, a lane) is a link into the journal.
+3. A cause inside the request is a link on the page; a cause elsewhere (a device, a lane) is a link to the audit page.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Final
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -34,6 +35,16 @@ _LOOKS: Final[Mapping[str, tuple[str, str]]] = {
     "Failed": ("pause", "bad"),
     "Resumed": ("bolt", "run"),
     "LateWriteRejected": ("warn", "bad"),
+    "Cancelled": ("cross", "off"),
+    "Expired": ("cross", "off"),
+    "DeviceLost": ("warn", "bad"),
+    "DeviceBack": ("check", "good"),
+    "LaneOut": ("warn", "bad"),
+    "LaneIn": ("check", "good"),
+    "FaultCounted": ("warn", "bad"),
+    "BreakerOpened": ("ban", "bad"),
+    "BreakerClosed": ("check", "good"),
+    "RunnerExited": ("warn", "bad"),
 }
 _FOLD_FROM: Final = 3
 _FOLDED: Final = frozenset({"Checkpointed", "SnapshotSaved"})
@@ -84,6 +95,12 @@ def journal_href(record: Recorded) -> str:
     return f"/api/events?after={record.seq - 1}&stream={record.stream}"
 
 
+def place_href(record: Recorded) -> str:
+    """Where the audit page shows a record, among others of its stream."""
+    query = urlencode({"stream": record.stream, "before": record.seq + 1})
+    return f"/events?{query}#e{record.seq}"
+
+
 def cause_of(record: Recorded, causes: Mapping[int, Recorded]) -> Cause | None:
     """The cause of a record as a link, or None."""
     cause = causes.get(record.cause_seq or 0)
@@ -91,7 +108,7 @@ def cause_of(record: Recorded, causes: Mapping[int, Recorded]) -> Cause | None:
         return None
     if cause.stream == record.stream:
         return Cause(f"v{cause.version}", f"#v{cause.version}", explain(cause.event))
-    return Cause(f"event {cause.seq}", journal_href(cause), explain(cause.event))
+    return Cause(f"event {cause.seq}", place_href(cause), explain(cause.event))
 
 
 def event_row(record: Recorded, causes: Mapping[int, Recorded], now_us: int) -> EventRow:

@@ -1,10 +1,13 @@
 """How values are written on a page: times, durations, sizes, states. Sentences come from `core.explain`."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 
+from core.explain import moved, reason
+from core.state import FailoverMark, RequestState
 from core.words import State
 
 UNKNOWN: Final = "unknown"
@@ -40,11 +43,35 @@ _CHIPS: Final[dict[State, Chip]] = {
     "refused": Chip("ban", "refused", "off"),
 }
 _AFTER_FAILOVER: Final = Chip("check-branch", "completed after failover", "scar")
+_SENT_ELSEWHERE: Final = Chip("check-branch", "completed on the CPU lane", "scar")
 
 
-def state_chip(state: State, *, moved: bool = False) -> Chip:
-    """The mark of a state. A request that was moved on its way does not look as if it never had been."""
-    return _AFTER_FAILOVER if state == "completed" and moved else _CHIPS[state]
+def state_chip(state: State, failovers: Sequence[FailoverMark] = ()) -> Chip:
+    """The mark of a state. A request that was moved on its way does not look as if it never had been.
+
+    One that was sent to the CPU lane when it was accepted did not fail over: nothing had begun.
+    """
+    if state != "completed" or not failovers:
+        return _CHIPS[state]
+    return _AFTER_FAILOVER if failed_over(failovers) else _SENT_ELSEWHERE
+
+
+def failed_over(failovers: Sequence[FailoverMark]) -> bool:
+    """Whether any of the moves took it away from a lane."""
+    return any(one.from_lane is not None for one in failovers)
+
+
+def degraded_sentence(state: RequestState) -> str:
+    """In what way it is served less well, and why; empty when it is not."""
+    mark = state.degraded
+    if mark is None:
+        return ""
+    if mark.lane == "gpu":
+        if state.lane == "gpu" and not state.running and state.waits_for == mark.reason:
+            return f"Waits in its place for the GPU lane: {reason(mark.reason)}."
+        return f"The GPU lane serves it less well than it asked: {reason(mark.reason)}."
+    source = next((one.from_lane for one in state.failovers if one.version == mark.version), None)
+    return moved(source, mark.lane, mark.reason, mark.rule)
 
 
 def moment(at_us: int, now_us: int) -> Moment:
@@ -64,6 +91,37 @@ def ago(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min ago"
     return f"{whole // 3600} h ago" if whole < 86400 else f"{whole // 86400} d ago"
+
+
+def coming(at_us: int, now_us: int) -> Moment:
+    """A time that is still to come, as it is shown."""
+    return msgspec.structs.replace(moment(at_us, now_us), ago=due((at_us - now_us) / 1e6))
+
+
+def due(seconds: float) -> str:
+    """How soon something is, coarse. The script of the page counts down in the same words."""
+    whole = max(0, int(seconds))
+    if whole < 1:
+        return "now"
+    return f"in {whole} s" if whole < 60 else f"in {whole // 60} min {whole % 60} s"
+
+
+def spread(low_s: float | None, high_s: float | None) -> str:
+    """A range of time: `4 to 9 s`, `at least 4 s` where its end is not known, or `unknown`."""
+    if low_s is None:
+        return UNKNOWN
+    if high_s is None:
+        return f"at least {_rough(low_s)}"
+    low, high = _rough(low_s), _rough(high_s)
+    if low == high:
+        return f"about {low}"
+    return f"{low.removesuffix(' s')} to {high}" if high.endswith(" s") else f"{low} to {high}"
+
+
+def _rough(seconds: float) -> str:
+    if seconds < 0.05:
+        return "0 s"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def duration(seconds: float | None) -> str:

@@ -48,7 +48,16 @@
     if (whole < 3600) return `${Math.floor(whole / 60)} min ago`;
     return whole < 86400 ? `${Math.floor(whole / 3600)} h ago` : `${Math.floor(whole / 86400)} d ago`;
   };
+  const due = (seconds) => {
+    const whole = Math.max(0, Math.floor(seconds));
+    if (whole < 1) return "now";
+    return whole < 60 ? `in ${whole} s` : `in ${Math.floor(whole / 60)} min ${whole % 60} s`;
+  };
   const tick = (root) => {
+    for (const one of root.querySelectorAll("time[data-due]")) {
+      const now = due((Date.parse(one.dateTime) - Date.now()) / 1000);
+      if (one.textContent !== now) one.textContent = now;
+    }
     for (const one of root.querySelectorAll("time[data-ago]")) {
       const now = ago((Date.now() - Date.parse(one.dateTime)) / 1000);
       if (one.textContent !== now) one.textContent = now;
@@ -109,6 +118,9 @@
       link.click();
     } else if (event.key === "?") {
       help.showModal();
+    } else if (event.key === "/" && document.querySelector("form.fields")) {
+      event.preventDefault();
+      document.querySelector("form.fields :is(select, input:not([type=hidden]))").focus();
     } else if (event.key === "n" && document.getElementById("prompt")) {
       event.preventDefault();
       document.getElementById("prompt").focus();

@@ -1,7 +1,8 @@
 """Read by every Python process that has this directory on its path: those of a service whose NVIDIA card is a fake one.
 
 The program knows nothing of it: what is replaced is NVIDIA's library beneath the real pynvml, the place where a driver
-shows itself, the pause between two looks for cards that are gone, and how long a loaded model is looked for.
+shows itself, the pause between two looks for cards that are gone, how long a loaded model is looked for, and how long
+the machine has slept.
 """
 
 import os
@@ -34,11 +35,23 @@ def _patience(module: Any) -> None:
     module.WAIT_S = 4.0
 
 
+def _sleep(module: Any) -> None:
+    clock = module.Clock
+    for name in ("now_us", "boot_us"):
+        setattr(clock, name, _later(getattr(clock, name)))
+
+
+def _later(own: Callable[[Any], int]) -> Callable[[Any], int]:
+    file = Path(os.environ["FAKE_SLEEP_FILE"])
+    return lambda clock: own(clock) + int(file.read_text())
+
+
 _ACTS: dict[str, Callable[[Any], None]] = {
     "pynvml": _library,
     "runners.accelerator": _nodes,
     "runners.devices.finder": _pause,
     "runners.onboard": _patience,
+    "store.clock": _sleep,
 }
 
 

@@ -172,7 +172,19 @@ def test_doctor_finds_the_running_service(failsoft: Failsoft, served: House) -> 
     assert told.code == 0, findings
     assert findings["service"]["level"] == "ok"
     assert str(served.client.base_url).rstrip("/") in findings["service"]["found"]
-    for what in ("python", "sqlite", "filesystem", "space", "disk", "cores", "memory", "accelerator", "model null"):
+    told_of = (
+        "python",
+        "sqlite",
+        "filesystem",
+        "space",
+        "disk",
+        "cores",
+        "memory",
+        "host budget",
+        "accelerator",
+        "model null",
+    )
+    for what in told_of:
         assert findings[what]["found"]
 
 

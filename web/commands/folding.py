@@ -1,0 +1,38 @@
+"""A history for people: three or more checkpoints and saved states in a row are one line, as on the pages."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+QUIET: Final = frozenset({"Checkpointed", "SnapshotSaved"})
+_FROM: Final = 3
+
+
+def folded(rows: Iterable[T], type_of: Callable[[T], str]) -> Iterator[Sequence[T]]:
+    """The rows in order, each alone or as part of a run that is told in one line."""
+    run: list[T] = []
+    for row in rows:
+        if type_of(row) in QUIET:
+            run.append(row)
+            continue
+        yield from _told(run)
+        run = []
+        yield [row]
+    yield from _told(run)
+
+
+def summary(sentences: Sequence[str]) -> str:
+    """One line for a run: how many there were, and the last of them."""
+    return (
+        sentences[0]
+        if len(sentences) == 1
+        else f"{len(sentences)} checkpoints and saved states; the last: {sentences[-1]}"
+    )
+
+
+def _told(run: list[T]) -> Iterator[Sequence[T]]:
+    if len(run) >= _FROM:
+        yield run
+    else:
+        yield from ([row] for row in run)
