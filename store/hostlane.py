@@ -1,7 +1,8 @@
 """The memory of the CPU lane's workers, as the supervisor last saw it. Operational: lost without harm.
 
 1. What a worker has mapped is available to the kernel and needed by us, so it counts as taken.
-2. A model whose worker is not up yet, or has not taken all that it will, has the rest of its load still to take.
+2. A model whose worker is not up yet, or has not taken all that it will, has the rest of its load still to take. One
+   that could never fit is not started, so it takes nothing from the others.
 """
 
 from typing import Final, Literal
@@ -78,7 +79,9 @@ def facts(tx: Sees, policy: Policy, model: str, load: int, tokens_bytes: int) ->
     total = reading.get("total")
     memory = seen(tx)
     held = memory.held if memory is not None else {}
-    pending = {name: max(0, size - held.get(name, 0)) for name, size in loads(tx).items() if name != model}
+    most = memory.budget if memory is not None else promisable(policy)
+    others = {name: size for name, size in loads(tx).items() if name != model and not (0 < most < size)}
+    pending = {name: max(0, size - held.get(name, 0)) for name, size in others.items()}
     return HostFacts(
         available=reading.get("available"),
         floor=int((total or 0) * policy.host_floor),

@@ -94,7 +94,7 @@ def test_who_was_begun_gives_up_its_lease_and_keeps_its_place(full: Desk) -> Non
     full.checkpoint(claim, 4)
     lose(full)
     assert lanes(full, running) == ["cpu"] * 3 + ["gpu"] * 2
-    fresh, shown = (full.state(one) for one in running[3:])
+    fresh, shown = sorted((full.state(one) for one in running[3:]), key=lambda state: state.units)
     assert [fresh.state, shown.state] == ["admitted", "checkpointed"]
     for state in (fresh, shown):
         assert full.types(state.id)[-2:] == ["FaultSeen", "Requeued"]
