@@ -70,6 +70,16 @@ def test_a_fixed_budget_keeps_a_tenth_of_itself_in_reserve(bare: Desk) -> None:
     assert refused(bare) == ""
 
 
+def test_a_model_that_can_never_fit_takes_nothing_from_the_others(bare: Desk) -> None:
+    """A budget of 1,000, of which 900 may be promised: a model of 2,000 is not going to be started."""
+    bare.policy = Policy(cpu_budget_bytes=1000)
+    lanes(bare, null=300, other=2000)
+    show(bare, available=5 * GIB)
+    assert refused(bare) == ""
+    lanes(bare, other=700)
+    assert "300 bytes of host memory are needed, and 200 may be used" in refused(bare)
+
+
 def test_near_its_end_the_lane_takes_nothing_up_and_what_waits_goes_where_it_can(desk: Desk) -> None:
     """Nothing moves back to a GPU lane whose worker is not up; there it waits, and is taken up afterwards."""
     waiting = desk.admit()
