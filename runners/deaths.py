@@ -53,7 +53,7 @@ def after_death(child: Child, spec: RunnerSpec, left: Exit, killed_for: str | No
         exited = ev.RunnerExited(left.signal, left.code, killed_for, told)
         gone = tx.append(f"runner-{name}", exited, actor="supervisor")
         roster.strike(tx, name)
-        _count(tx, fault, policy, loaded=loaded, cause=gone.seq)
+        _count(tx, fault, policy, loaded=loaded or roster.was_up(tx, name), cause=gone.seq)
         _too_large(tx, fault, policy, cause=gone.seq)
         failover.runner_lost(tx, name, policy, fault, actor="supervisor", cause=gone.seq)
         if spec.lane == "cpu" and fault.kind in hostlane.PASSED:

@@ -64,6 +64,12 @@ def sign(tx: Tx, signs: Iterable[Sign]) -> None:
         )
 
 
+def was_up(tx: Sees, runner: str) -> bool:
+    """Whether it had its model, by the record."""
+    sql = "SELECT 1 FROM events WHERE stream=? AND type='RunnerLoaded' LIMIT 1"
+    return tx.execute(sql, (f"runner-{runner}",)).fetchone() is not None
+
+
 def strike(tx: Tx, runner: str) -> None:
     """It is gone."""
     tx.execute("DELETE FROM runners WHERE id=?", (runner,))

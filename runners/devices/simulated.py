@@ -27,13 +27,13 @@ import msgspec
 
 from core.errors import AllocationFailed, DeviceFault
 from runners.devices.base import Reading
-from runners.devices.codes import meaning
 from store.clock import Clock, start_ticks
 
 _LONGEST_STEP_S: Final = 0.5
 """Time between two pulses beyond which there was no work in between."""
 _LOST: Final = 15
 _RESET_REQUIRED: Final = 16
+_HEAL: Final = "Bring the simulated card back: failsoft sim restore."
 
 
 class Timed(msgspec.Struct, frozen=True):
@@ -175,15 +175,14 @@ class SimulatedDevice:
         """The card as NVML would show it: whole numbers while it answers, nothing when it is out."""
         with self._change(look=True) as state:
             if state.lost is not None:
-                advice = meaning(_LOST).advice
-                return Reading("lost", reason=state.lost, simulated=True, code=_LOST, advice=advice)
+                return Reading("lost", reason=state.lost, simulated=True, code=_LOST, advice=_HEAL)
             if state.reset_required is not None:
                 return Reading(
                     "reset-required",
                     reason=state.reset_required,
                     simulated=True,
                     code=_RESET_REQUIRED,
-                    advice=meaning(_RESET_REQUIRED).advice,
+                    advice=_HEAL,
                 )
             processes: dict[int, int | None] = {int(key.partition(":")[0]): _held(state, key) for key in state.holders}
             used, ours = self._used(state), sum(size or 0 for size in processes.values())

@@ -116,6 +116,7 @@ def steady(home: House, seconds: float) -> list[str]:
     return home.log.read_text().splitlines()[before:]
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("seconds", [5, pytest.param(120, marks=pytest.mark.prove)])
 def test_a_container_that_lost_its_card_is_quiet_about_it(tmp_path: Path, cards: Cards, seconds: float) -> None:
     """The driver is asked anew all the time, twice a second here."""
@@ -131,6 +132,7 @@ def test_a_container_that_lost_its_card_is_quiet_about_it(tmp_path: Path, cards:
         assert len(of_device(home, "BreakerOpened")) == 1
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("takes", [False, pytest.param(True, marks=pytest.mark.prove)])
 def test_a_driver_that_was_upgraded_beneath_it_is_blind(tmp_path: Path, cards: Cards, takes: bool) -> None:
     config = QUICK + f"blind_takes_work = {str(takes).lower()}\n"

@@ -136,6 +136,7 @@ def test_a_cancel_in_a_long_prompt_is_obeyed_and_the_worker_lives(home: House) -
     assert home.runner("gpu") == gpu
 
 
+@pytest.mark.prove
 @pytest.mark.usefixtures("model")
 def test_eight_on_four_slots_with_kills(tmp_path: Path) -> None:
     """All complete; whatever was shown at any moment is the beginning of what is shown in the end."""

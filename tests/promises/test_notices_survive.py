@@ -136,6 +136,7 @@ def test_a_thousand_with_a_kill_after_every_five(tmp_path: Path, receiver: Recei
     assert set(struck) == {"web.app", "runners.runner", "runners.monitor", "house"}
 
 
+@pytest.mark.prove
 def test_what_was_given_up_arrives_once_it_is_sent_again(tmp_path: Path, receiver: Receiver) -> None:
     """By the call for one, and by the command for all others."""
     home = made(tmp_path, tries=1, timeout=0.5)

@@ -72,6 +72,7 @@ def test_a_deadline_ends_what_hangs(tmp_path: Path) -> None:
         assert home.verify().ok
 
 
+@pytest.mark.prove
 def test_eight_thousand_units_go_in_and_come_out(tmp_path: Path) -> None:
     """Through store, stream and takeover: not one is cut off, whoever reads, and wherever they began to read."""
     with house(tmp_path / "data", config="context = 8192\n" + QUICK) as home:

@@ -71,6 +71,7 @@ def test_a_worker_that_grows_is_stopped_from_taking_then_ended_and_its_work_goes
         assert home.verify().problem is None
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(("size", "what"), [(400, "it can map it, and is seen"), (9000, "it is not given that much")])
 def test_what_is_too_large_by_itself_stops_honestly_after_two_tries(tmp_path: Path, size: int, what: str) -> None:
     """No unit can be made durable before the first of so many MiB: the second time it is the request's own size."""
@@ -120,6 +121,7 @@ def test_a_host_with_too_little_memory_starts_no_cpu_worker_and_the_gpu_lane_goe
         assert (done["state"], done["lane"]) == ("completed", "gpu")
 
 
+@pytest.mark.prove
 def test_a_worker_that_does_not_give_back_is_started_anew_when_it_is_idle(tmp_path: Path) -> None:
     with house(tmp_path / "data", gpu=None, config=config(cpu_growth_bytes=64 * MIB)) as home:
         first = home.runner("cpu")

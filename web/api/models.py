@@ -28,11 +28,12 @@ async def model(services: NamedDependency[Services], model_id: FromPath[str]) ->
 
 
 async def model_views(services: Services) -> list[View]:
-    """Every model of the catalog."""
+    """Every model of the catalog; those that are served first, as the settings name them."""
     entries = await asyncio.to_thread(services.catalog.entries)
     lanes, runners = await services.reader.lanes(), await services.reader.runners()
     learned = await services.reader.learned()
     served = services.settings.models
+    entries = sorted(entries, key=lambda e: served.index(e.id) if e.id in served else len(served))
     return [model_view(e, served=e.id in served, lanes=lanes, runners=runners, learned=learned) for e in entries]
 
 

@@ -124,9 +124,18 @@ class Overview(msgspec.Struct, frozen=True):
 
 
 async def overview(
-    reader: Reader, limits: Mapping[str, int], now_us: int, *, state: State | None = None, cursor: str | None = None
+    reader: Reader,
+    limits: Mapping[str, int],
+    now_us: int,
+    *,
+    served: Sequence[str] = (),
+    state: State | None = None,
+    cursor: str | None = None,
 ) -> Overview:
-    """The page. `limits` are how many new requests may wait in each lane. Raises `Malformed` for a foreign cursor."""
+    """The page. `limits` are how many new requests may wait in each lane, `served` the models in the settings' order.
+
+    Raises `Malformed` for a foreign cursor.
+    """
     device_rows, lane_rows, runner_rows = await reader.devices(), await reader.lanes(), await reader.runners()
     page = await reader.requests({"state": state} if state else {}, cursor, ROWS)
     moved = [one for name in _MAY_BE_MOVED for one in (await reader.requests({"state": name}, None, _MOST_MOVED)).items]
@@ -147,7 +156,7 @@ async def overview(
         requests=tuple(request_row(one, now_us) for one in page.items),
         filtered=state or "",
         older=_address(state, page.next) if page.next else None,
-        models=tuple(dict.fromkeys(row["model"] for row in lane_rows)),
+        models=tuple(sorted({row["model"] for row in lane_rows}, key=lambda one: (*served, one).index(one))),
     )
 
 

@@ -43,6 +43,7 @@ async def home(request: Call, services: NamedDependency[Services]) -> Response[s
         services.reader,
         {"gpu": policy.gpu_queue_limit, "cpu": policy.cpu_queue_limit},
         services.now_us(),
+        served=services.settings.models,
         state=cast("State | None", wanted),
         cursor=request.query_params.get("cursor"),
     )
