@@ -129,6 +129,10 @@ class SafepointFacts(msgspec.Struct, frozen=True, tag="safepoint", tag_field="ki
     """Worker deaths attributable to the input since its last checkpoint, this one included."""
     poison_limit: int
     cancel_asked: bool = False
+    losses: int = 0
+    """Workers that are gone since its last checkpoint, whatever ended them, this one included."""
+    loss_limit: int = 0
+    """So many are enough; 0: there is no limit."""
     effects_pending: bool = False
     """An effect was delivered, or a tool call shown, since the checkpoint."""
     cpu_waiting: int = 0

@@ -173,13 +173,20 @@ def _sums(running: Sequence[int], waiting: Sequence[int]) -> tuple[int, ...]:
 
 
 def _tokens(read: int, write: int, pace: Pace) -> str:
-    speed = f"at {pace.decode:.3g} a second"
+    assert pace.decode is not None
+    speed = f"at {_rate(pace.decode)}"
     if pace.prefill:
-        speed = f"at {pace.prefill:.3g} and {pace.decode:.3g} a second"
+        speed = f"at {_rate(pace.prefill)} and {_rate(pace.decode)}"
     places = f", {pace.places} at once" if pace.places > 1 else ""
     return (
         f"{read:,} tokens to read and at most {write:,} to write, {speed} as the {pace.lane.upper()} lane did{places}"
     )
+
+
+def _rate(per_s: float) -> str:
+    """Tokens a second with three digits."""
+    rough = float(f"{per_s:.3g}")
+    return f"{rough:,.0f} tokens/s" if rough >= 100 else f"{rough:g} tokens/s"
 
 
 def _low_end(pace: Pace) -> str:

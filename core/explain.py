@@ -3,6 +3,7 @@
 Numbers that a reader needs are in the sentence; ids and raw facts are in the event.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -89,6 +90,7 @@ _RULES: Final[Mapping[str, str]] = {
     "cancel-wins": "a cancel had been asked for, and that wins",
     "model-changed": "the model it was accepted for is not the one that is there now",
     "poison-limit": "the same input ended several workers, so it is not tried again",
+    "no-progress": "one worker after the other was gone under it without a new word, so it is not tried for ever",
     "cpu-worker-lost": "it goes on from its checkpoint in the CPU queue",
     "service-restarted": "no engine was to blame, so it keeps its lane and its checkpoint",
     "stay-on-gpu": "the CPU lane was ruled out by the request, and the GPU can take it again",
@@ -223,6 +225,33 @@ def _exited(event: ev.RunnerExited) -> str:
 def mib(size: int) -> str:
     """Bytes as people read them, in MiB with one decimal."""
     return f"{size / (1 << 20):,.1f} MiB"
+
+
+_BYTES: Final = re.compile(r"(?<![\w.,-])\d+(?: bytes)?(?![.,]?\d|\w)(?! (?:tokens?|requests?|layers?|s|ms)\b)")
+_SAID: Final = re.compile(r"\b\d+ bytes\b")
+
+
+def sizes(sentence: str) -> str:
+    """A sentence whose numbers are bytes, for people: in MiB, or exactly where two of them would read alike."""
+    if not _SAID.search(sentence):
+        return sentence
+    numbers = {int(found.group().split()[0]) for found in _BYTES.finditer(sentence)}
+    rough = [rough_size(number) for number in numbers]
+
+    def told(found: re.Match[str]) -> str:
+        number = int(found.group().split()[0])
+        text = rough_size(number)
+        return f"{text} ({number:,} bytes)" if rough.count(text) > 1 else text
+
+    return _BYTES.sub(told, sentence)
+
+
+def rough_size(count: int) -> str:
+    """Bytes with one decimal, in the unit that leaves a digit before it."""
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >= 1 << power:
+            return f"{count / (1 << power):,.1f} {unit}"
+    return f"{count} B"
 
 
 def _evicted(event: ev.Evicted) -> str:

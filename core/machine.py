@@ -235,7 +235,7 @@ def _progress(state: RequestState, event: ev.Event, _at_us: int) -> dict[str, ob
         raise IllegalEvent(state.state, f"{type(event).__name__} that takes back what was shown")
     changes: dict[str, object] = {"units": event.units, "visible_upto": event.visible_upto}
     if event.units > state.units:
-        changes["deaths"] = 0
+        changes |= {"deaths": 0, "losses": 0}
     if isinstance(event, ev.Completed):
         changes["finish_reason"] = event.finish_reason
     return changes
@@ -243,11 +243,11 @@ def _progress(state: RequestState, event: ev.Event, _at_us: int) -> dict[str, ob
 
 def _fault(state: RequestState, event: ev.Event, _at_us: int) -> dict[str, object]:
     assert isinstance(event, ev.FaultSeen)
-    return (
-        {"deaths": state.deaths + 1, "fault_device": event.device}
-        if event.blames_input
-        else {"fault_device": event.device}
-    )
+    return {
+        "deaths": state.deaths + event.blames_input,
+        "losses": state.losses + event.ended_worker,
+        "fault_device": event.device,
+    }
 
 
 def _moved(
@@ -283,6 +283,7 @@ def _resumed(state: RequestState, event: ev.Event, at_us: int) -> dict[str, obje
         "lane": event.lane,
         "failure": None,
         "deaths": 0,
+        "losses": 0,
         "not_before_us": None,
         "settled_us": None,
         "waiting_since_us": at_us,

@@ -30,6 +30,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long the web process may leave its own supervisor without an answer, or the monitor write no reading."""
     poison_limit: Count = 2
     """Deaths attributable to a request's input, without a checkpoint between, after which it is not tried again."""
+    loss_limit: Annotated[int, msgspec.Meta(ge=0)] = 8
+    """Workers gone under a request without a checkpoint between, whatever ended them, after which it stops and can be
+    resumed; 0: no number of them."""
     restart_backoff_s: Positive = 0.1
     """Pause before a dead process is started again; doubles with each death in quick succession."""
     restart_backoff_max_s: Positive = 30.0

@@ -126,6 +126,8 @@ class FaultSeen(Event, frozen=True):
     blames_input: bool = False
     """This death may be the input's doing, and counts towards the poison limit."""
     evidence: dict[str, str | int | float] = msgspec.field(default_factory=dict)
+    ended_worker: bool = False
+    """Its worker is gone, whatever ended it; so many in a row without progress end the request too."""
 
 
 class Requeued(Event, frozen=True):

@@ -5,6 +5,7 @@ In this order; the first rule that applies decides:
 1.  `cancel-wins`        it was asked to stop: it stops. `model-changed`: the model it was accepted for is gone: stop.
                          `engine-changed`: its shown text is another engine's, and the two are not proved alike: stop.
 2.  `poison-limit`       its input has killed workers `poison_limit` times without progress: stop honestly.
+    `no-progress`        `loss_limit` workers are gone in a row without progress, whatever ended them: the same.
 3.  `effects-pending`    something outside has happened since the checkpoint: never repeat it, on any lane.
 4.  `engine-refused`     the engine is sound and refuses the work for good: nobody would do better.
     `cannot-continue`    the engine there cannot go on with shown text, and no other lane may.
@@ -66,6 +67,11 @@ def _ended(f: SafepointFacts) -> _Ruling | None:  # noqa: PLR0911 -- one return 
     if f.deaths >= f.poison_limit:
         why = f"this input ended {f.deaths} workers without one new checkpoint; the limit is {f.poison_limit}"
         return FAIL, "poison-limit", [(CONTINUE, why), (REQUEUE, why)]
+    if f.loss_limit and f.losses >= f.loss_limit:
+        why = (
+            f"{f.losses} workers are gone without one new checkpoint, whatever ended them; the limit is {f.loss_limit}"
+        )
+        return FAIL, "no-progress", [(CONTINUE, why), (REQUEUE, why)]
     if f.effects_pending:
         why = "an effect was delivered since the checkpoint and must not happen twice"
         return FAIL, "effects-pending", [(CONTINUE, why), (RESTART, why), (REQUEUE, why)]

@@ -38,6 +38,8 @@ class StandingFacts(msgspec.Struct, frozen=True):
     """Why the lane does not serve; None: it does."""
     breaker: str = "closed"
     breaker_reason: str = ""
+    up: bool = True
+    """A worker of the lane has the model."""
     held: bool = False
     """The breaker ends only when the device is found anew, or when somebody says so."""
 
@@ -83,7 +85,14 @@ def _memory(f: StandingFacts) -> Standing | None:
         return Standing("waiting", "Its lane is on its way: the worker is being started.")
     if f.out_reason is not None:
         lane = f.lane.upper() if f.lane else "its"
-        return Standing("waiting", f"The {lane} lane is out: {reason(f.out_reason)}. Its worker is started again.")
+        then = (
+            "It takes work again when there is room" if f.out_reason == "host-memory" else "Its worker is started again"
+        )
+        return Standing("waiting", f"The {lane} lane is out: {reason(f.out_reason)}. {then}.")
+    if not f.up and f.waits_for is None:
+        return Standing(
+            "waiting", "Its lane has no worker just now; one is started, after a pause if several have died."
+        )
     return None
 
 

@@ -82,6 +82,8 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     cancel_asked: bool = False
     deaths: int = 0
     """Deaths attributable to the input since the last checkpoint."""
+    losses: int = 0
+    """Workers that are gone since the last checkpoint, whatever ended them."""
     preemptions: int = 0
     """How often it gave its place to another."""
     failovers: tuple[FailoverMark, ...] = ()
@@ -95,3 +97,8 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     retry_after_s: int | None = None
     erased: bool = False
     fault_device: str | None = None
+
+    @property
+    def suspect(self) -> bool:
+        """Whether it may be what ends its workers: it is worked on alone, so that the next end is nobody else's."""
+        return self.deaths > 0 or self.losses > 1

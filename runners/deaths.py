@@ -111,6 +111,7 @@ def fault_of(spec: RunnerSpec, runner: str, left: Exit, killed_for: str | None) 
         spec.device,
         blames_input=kind in failover.BLAMING and killed_for not in _KNOWN,
         evidence=evidence,
+        ended_worker=fault_class == "worker",
     )
 
 

@@ -36,19 +36,27 @@ class Hangs:
         self._stuck_since: tuple[object, float] | None = None
         self._answered = time.monotonic()
         self._asking: threading.Thread | None = None
+        self._silent: set[str] = set()
+        """Runners that showed no sign of life at the last look."""
 
     def pulses(self) -> None:
         """End runners that show no sign of life for many times as long as their own last steps took."""
-        now = self._clock.mono_us()
+        silent = {child.id for child in self._children if self._silent_us(child) is not None}
         for child in self._children:
-            beat = child.pulse.read() if child.pulse and child.process else None
-            if beat is None:
-                continue
-            grace = self._policy.load_grace_s if beat.phase == "loading" else self._policy.hang_grace_s
-            limit_us = max(grace * 1e6, self._policy.hang_factor * beat.step_us)
-            if now - beat.at_us > limit_us and child.killed_for is None:
-                log.error("runner %s shows no sign of life for %.1f s", child.id, (now - beat.at_us) / 1e6)
+            # A beat that is read while it is written may look like one of long ago, once; never at two looks in a row.
+            if child.id in silent & self._silent and (since_us := self._silent_us(child)) is not None:
+                log.error("runner %s shows no sign of life for %.1f s", child.id, since_us / 1e6)
                 child.kill("hung")
+        self._silent = silent
+
+    def _silent_us(self, child: Child) -> int | None:
+        """For how long it has shown no sign of life, if that is too long."""
+        beat = child.pulse.read() if child.pulse and child.process and child.killed_for is None else None
+        if beat is None:
+            return None
+        grace = self._policy.load_grace_s if beat.phase == "loading" else self._policy.hang_grace_s
+        silent_us = self._clock.mono_us() - beat.at_us
+        return silent_us if silent_us > max(grace * 1e6, self._policy.hang_factor * beat.step_us) else None
 
     def gate(self) -> None:
         """End a process of ours that holds the writer gate and does not move."""

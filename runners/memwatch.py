@@ -6,7 +6,7 @@
 2. Beyond the hard limit the largest worker is ended. That is nobody's fault; what it worked on goes on from its
    checkpoint.
 3. A worker at rest that holds far more than it did after loading is ended, and begins anew. While the lane takes
-   nothing more, a little more is enough.
+   nothing more, a little more is enough; and when that lasts, the largest at rest begins anew whatever it holds.
 4. Resident bytes are cheap to read and never too small; only where they pass a limit it is looked at who shares them.
 """
 
@@ -33,6 +33,8 @@ LOOK_S: Final = 0.1
 CALM_S: Final = 2.0
 """How long the workers must hold less than the soft limit before the lane takes work again."""
 _SLOW_S: Final = 1.0
+_STUCK_S: Final = 10.0
+"""How long the lane takes nothing before a worker at rest is started anew for that alone."""
 _A_LITTLE: Final = 32 << 20
 
 Submit = Callable[[Callable[[Tx], Any]], "Future[Any]"]
@@ -51,7 +53,7 @@ class MemoryWatch:
         self._submit = submit
         self._policy = policy
         self._taking = True
-        self._passed_at = 0.0
+        self._passed_at = self._stopped_at = 0.0
         self._next = self._next_slow = 0.0
         self._pids: dict[str, list[int]] = {}
         self._sizes: dict[str, Size] = {}
@@ -125,7 +127,7 @@ class MemoryWatch:
         if self._used > self._limits.soft:
             self._passed_at = now
             if self._taking:
-                self._taking = False
+                self._taking, self._stopped_at = False, now
                 log.warning(
                     "the CPU lane takes nothing more: its workers hold %d bytes, and %d is their soft limit (%s)",
                     self._used,
@@ -138,8 +140,11 @@ class MemoryWatch:
         if self._used > self._limits.hard:
             self._end_largest()
 
+    def _largest(self) -> str:
+        return max(self._sizes, key=lambda one: self._sizes[one].resident)
+
     def _end_largest(self) -> None:
-        model = max(self._sizes, key=lambda one: self._sizes[one].resident)
+        model = self._largest()
         child = self._children[model]
         # Where others have taken the host's memory, ending a worker that holds nothing helps nobody.
         if child.killed_for is None and self._sizes[model].resident > WORKER_BYTES:
@@ -160,7 +165,16 @@ class MemoryWatch:
         """A worker that does not give back is started anew while it is idle."""
         for model, child in self._children.items():
             own, first = self._sizes[model].own, self._after_loading.get(model)
-            if child.at_rest() and child.killed_for is None and first is not None and own - first > self._growth():
+            if not child.at_rest() or child.killed_for is not None:
+                continue
+            if not self._taking and time.monotonic() - self._stopped_at >= _STUCK_S and self._largest() == model:
+                log.warning(
+                    "%s is at rest, and the CPU lane takes nothing for what it holds; starting it anew", child.id
+                )
+                self._stopped_at = time.monotonic()
+                child.told = {"held": own, "soft_limit": self._limits.soft}
+                child.retire("recycled")
+            elif first is not None and own - first > self._growth():
                 log.warning("%s holds %d bytes at rest, %d after loading; starting it anew", child.id, own, first)
                 child.told = {"held": own, "after_loading": first}
                 child.retire("recycled")

@@ -53,7 +53,7 @@ class Pulse:
     def read(self) -> Beat | None:
         """The stalest place that is in use, or None before the first beat.
 
-        A torn read is possible and harmless: the next one follows at once.
+        A torn read is possible, and may look like a beat of long ago; who acts on one looks twice.
         """
         beats = []
         for place in range(_PLACES):

@@ -378,7 +378,7 @@ def enter(pool: Pool, state: RequestState) -> bool:
 
 
 def _suspect(taken: list[Claim]) -> bool:
-    return any(claim.state.deaths for claim in taken)
+    return any(claim.state.suspect for claim in taken)
 
 
 def main() -> None:

@@ -84,7 +84,7 @@ def claim(
     if _out(tx, owner.device) or house.draining(tx) or (owner.lane == "cpu" and hostlane.held_back(tx, owner.model)):
         return None
     state = _next(tx, owner, policy)
-    if state is None or (state.deaths and company) or (room is not None and not room(state)):
+    if state is None or (state.suspect and company) or (room is not None and not room(state)):
         return None
     spec = contents.spec_of(tx, state.id)
     assert spec is not None, f"{state.id} is claimable but has no contents"

@@ -34,6 +34,8 @@ def decide(tx: Sees, state: RequestState, fault: ev.FaultSeen, policy: Policy) -
             pair=laneviews.pair(tx, state.model) if _same_contract(cpu, state) else "none",
             cpu_serving=cpu is not None and cpu.serving and state.prompt_tokens + state.max_units <= cpu.context,
             deaths=state.deaths,
+            losses=state.losses,
+            loss_limit=policy.loss_limit,
             poison_limit=policy.poison_limit,
             effects_pending=outbox.effects(tx, state.id, since_checkpoint=True),
             cancel_asked=state.cancel_asked,

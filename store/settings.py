@@ -34,6 +34,8 @@ _UNITS: Final = {
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _LEAST_POOL: Final = 256
+_LEAST_BUDGET: Final = 200 << 20
+"""Bytes that a worker without much of a model takes, and room to work."""
 """Tokens: a smaller cache would hold no request worth sharing it."""
 _LONGEST: Final = 1e9
 """No time or factor is larger: counted in microseconds it fits the record, and JSON knows no infinity."""
@@ -178,6 +180,11 @@ def _check(place: str, settings: Settings) -> None:
     _hosts(f"{place}: webhook_hosts", settings.webhook_hosts)
     if 0 < settings.pool_tokens < _LEAST_POOL:
         raise Malformed(f"{place}: pool_tokens is {settings.pool_tokens}; write 0, or {_LEAST_POOL} or more")
+    if 0 < settings.policy.cpu_budget_bytes < _LEAST_BUDGET:
+        raise Malformed(
+            f"{place}: policy.cpu_budget_bytes is {settings.policy.cpu_budget_bytes}; a worker alone needs "
+            f"{_LEAST_BUDGET}: write 0, or that or more"
+        )
     if 0 < settings.cpu_context < _LEAST_POOL:
         raise Malformed(f"{place}: cpu_context is {settings.cpu_context}; write 0, or {_LEAST_POOL} or more")
     for model, smaller in settings.fallback.items():

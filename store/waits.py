@@ -230,5 +230,6 @@ def _lane_facts(seen: Picture) -> dict[str, Any]:
         "out_reason": seen.out_reason,
         "breaker": seen.breaker.state,
         "breaker_reason": seen.breaker.reason,
+        "up": seen.up,
         "held": seen.held,
     }

@@ -60,7 +60,7 @@ def test_a_failover_shows_itself(box: Any, chrome: Any, kit: Any, scenes: Any) -
     kit.until(chrome, lambda c: "out" in text(c, "lanes"))
     assert "fell off the bus" in text(chrome, "alarm")
     assert "CPU lane · null" in text(chrome, "alarm")
-    assert "rerouted-cpu" in text(chrome, "requests")
+    assert "moved to the CPU" in text(chrome, "requests")
     assert text(chrome, "spoken").startswith("Degraded.")
     tops = "return ['.alarm', 'h1'].map(one => document.querySelector(one).getBoundingClientRect().top)"
     banner, heading = chrome.execute_script(tops)

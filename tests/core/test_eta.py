@@ -26,8 +26,8 @@ def test_alone_it_reads_then_writes() -> None:
     found = eta.estimate(whole(200, 64), line([], []), 0, PACE)
     assert (found.low_s, found.high_s, found.start_high_s) == (8.4, 8.4, 0.0)
     assert found.basis == (
-        "nobody waits before it; 200 tokens to read and at most 64 to write, at 100 and 10 a second as the CPU lane "
-        "did; the low end is its own work alone"
+        "nobody waits before it; 200 tokens to read and at most 64 to write, at 100 tokens/s and 10 tokens/s as the "
+        "CPU lane did; the low end is its own work alone"
     )
 
 

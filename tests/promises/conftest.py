@@ -34,4 +34,4 @@ def model_house(model_root: Path) -> Iterator[House]:
 @pytest.fixture
 def kills() -> int:
     """How many interruptions; more where FAILSOFT_KILLS says so."""
-    return int(os.environ.get("FAILSOFT_KILLS", "300"))
+    return int(os.environ.get("FAILSOFT_KILLS", "100"))

@@ -147,6 +147,7 @@ def test_a_driver_that_was_upgraded_beneath_it_is_blind(tmp_path: Path, cards: C
         assert device(home)["breaker"]["state"] == "closed"
 
 
+@pytest.mark.prove
 def test_xid_79_then_154_and_only_a_power_cycle_helps(tmp_path: Path, cards: Cards) -> None:
     with carded(tmp_path / "data", cards, QUICK) as home:
         proved(home)

@@ -88,6 +88,7 @@ def test_in_the_queue(home: House) -> None:
     serves_others(home)
 
 
+@pytest.mark.prove
 def test_while_its_model_is_not_up(tmp_path: Path) -> None:
     slow = CONFIG.replace("restart_backoff_s = 0.02", "restart_backoff_s = 3600").replace("max_s = 0.1", "max_s = 3600")
     with house(tmp_path / "data", config=slow) as home:

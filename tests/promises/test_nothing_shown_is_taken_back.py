@@ -44,7 +44,7 @@ def strike(home: House, seed: int, request_id: str) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(n, marks=pytest.mark.prove) for n in range(8, 20))])
 def test_the_answer_is_the_same_whenever_and_whatever_is_killed(
     model_house: House, undisturbed: dict[str, str], seed: int
 ) -> None:
@@ -87,7 +87,7 @@ def test_every_frame_a_reader_saw_is_a_piece_of_the_final_text(null_house: House
         position = delta["to"]
 
 
-def test_300_interrupted_answers_are_all_the_undisturbed_ones(null_house: House, kills: int) -> None:
+def test_interrupted_answers_are_all_the_undisturbed_ones(null_house: House, kills: int) -> None:
     """Each SIGKILL interrupts up to a dozen answers, each at a moment of its own."""
     draw = random.Random(2026)
     prompts = [f"[[tps=60]] question {n}" for n in range(8)]

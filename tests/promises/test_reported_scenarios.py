@@ -15,6 +15,7 @@ MIB = 1 << 20
 QUICK = "[policy]\nrestart_backoff_s = 0.02\nrestart_backoff_max_s = 0.1\nreturn_to_gpu = false\n"
 
 
+@pytest.mark.prove
 def test_an_abort_in_native_code_ends_one_process_and_nothing_else(tmp_path: Path) -> None:
     """Supervisor, web process and the other lane's runner are the same ones afterwards, and neighbours get their
     answers; the input that aborts is tried twice and no more."""
@@ -37,6 +38,7 @@ def test_an_abort_in_native_code_ends_one_process_and_nothing_else(tmp_path: Pat
         assert home.verify().ok
 
 
+@pytest.mark.prove
 def test_a_conversation_read_cold_is_judged_by_its_whole_length(tmp_path: Path) -> None:
     """Sixteen turns that each fit ran well; the same text at once does not fit, and what ran before lowers nothing."""
     policy = QUICK + "headroom_bytes = 0\npressure_high = 1.0\n"
@@ -56,6 +58,7 @@ def test_a_conversation_read_cold_is_judged_by_its_whole_length(tmp_path: Path) 
         assert home.rows("SELECT count(*) FROM events WHERE type='FaultSeen'") == [(0,)]
 
 
+@pytest.mark.prove
 def test_a_deadline_ends_what_hangs(tmp_path: Path) -> None:
     """Whether a worker has it or none does; nobody restarts anything by hand, and others are served meanwhile."""
     with house(tmp_path / "data", config=QUICK + "hang_grace_s = 3600\nlease_s = 3600\n") as home:

@@ -80,6 +80,30 @@ def test_the_poison_limit(desk: Desk) -> None:
     assert outcome(desk, request)[2] == "poison-limit"
 
 
+def test_killed_again_and_again_without_a_word_it_stops_honestly(desk: Desk) -> None:
+    """A plain kill is nobody's fault; eight in a row, on whatever lane, are enough all the same."""
+    request = desk.admit()
+    for number in range(8):
+        lane = "gpu" if number == 0 else "cpu"
+        claim = desk.take(lane)
+        assert (claim.state.losses, claim.state.suspect) == (number, number > 1)
+        fault = ev.FaultSeen("worker", "killed", lane, f"{lane}-1", "sim-0", ended_worker=True)
+        desk.run(lambda tx, fault=fault: failover.after_fault(tx, request, fault, desk.policy, actor="test"))
+    assert outcome(desk, request) == ("resumable-error", "Failed", "no-progress")
+    assert desk.state(request).deaths == 0
+    assert desk.verify().ok
+
+
+def test_a_word_between_begins_the_count_anew(desk: Desk) -> None:
+    request = desk.admit()
+    fault = ev.FaultSeen("worker", "killed", "gpu", "gpu-1", "sim-0", ended_worker=True)
+    desk.take()
+    desk.run(lambda tx: failover.after_fault(tx, request, fault, desk.policy, actor="test"))
+    assert desk.state(request).losses == 1
+    desk.checkpoint(desk.take("cpu"), 3)
+    assert desk.state(request).losses == 0
+
+
 def test_progress_between_two_deaths_is_no_poison(desk: Desk) -> None:
     request, _ = working(desk, units=0)
     desk.fault(request, "crashed")

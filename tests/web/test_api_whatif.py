@@ -51,6 +51,9 @@ def test_a_move_at_admission_is_one_decision(accounted: Any) -> None:
 def test_only_of_the_time_asked_for(accounted: Any) -> None:
     assert ask(accounted, policy={}, since="1h")["decisions"] == 5
     assert ask(accounted, policy={}, until="1h")["decisions"] == 0
+    assert ask(accounted, policy={}, since="9999999d")["decisions"] == 5
+    assert ask(accounted, policy={}, since="0001-01-01T00:00:00+23:59")["decisions"] == 5
+    assert ask(accounted, policy={}, until="9999-12-31T23:59:59-23:59")["decisions"] == 5
     assert ask(accounted, policy={}, since="2020-01-01T00:00:00Z", until="2021-01-01")["decisions"] == 0
 
 

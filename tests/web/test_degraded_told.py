@@ -186,7 +186,13 @@ def test_health_names_breakers_and_when_they_are_tried(steady: Any) -> None:
     told = steady.client.get("/health")
     check = next(c for c in told.json()["checks"] if c["name"] == "breaker sim-0")
     assert (told.status_code, told.json()["status"], check["status"]) == (200, "warn", "warn")
-    assert device(steady)["breaker"]["next_probe_at"] in check["detail"]
+    assert "the device is tried again in 9 min" in check["detail"]
+    assert f"({device(steady)['breaker']['next_probe_at'][11:19]} UTC)" in check["detail"]
+    own = next(c for c in told.json()["checks"] if c["name"] == "device sim-0")
+    assert (own["status"], own["detail"]) == (
+        "warn",
+        "Simulated GPU is there and takes no work: its breaker is open",
+    )
     assert steady.client.get("/readyz").status_code == 200
 
 
@@ -230,7 +236,7 @@ def test_a_device_is_tried_from_its_card_with_a_reason(steady: Any) -> None:
     assert device(steady)["breaker"]["state"] == "half-open"
     half = steady.client.get("/api/events?type=BreakerHalfOpened").json()["items"][0]
     assert half["data"]["reason"] == "new card"
-    assert "It is being tried now." in read(steady, "/").text("devices")
+    assert "It is being tried now; it takes work after 2 right answers." in read(steady, "/").text("devices")
 
 
 def test_a_server_of_others_is_a_device_without_memory(steady: Any) -> None:
@@ -274,7 +280,7 @@ def test_a_request_that_waits_shows_for_how_long_and_what_that_rests_on(steady: 
     assert page.text("stands").startswith("waiting 1 before it · for 0.0")
     head = page.text("head")
     assert "Expected to end: 4.0 to 8.1 s" in head
-    assert "1 wait before it; 10 tokens to read and at most 80 to write, at 100 and 10 a second" in head
+    assert "1 wait before it; 10 tokens to read and at most 80 to write, at 100 tokens/s and 10 tokens/s" in head
     assert "Goes on there 0.05 s after its turn has come" in head
 
 
@@ -285,7 +291,8 @@ def test_the_health_tab_is_for_people(steady: Any) -> None:
     trip(steady)
     page = read(steady, "/status")
     assert page.text("status-title") == "Reduced, and answering"
-    assert "breaker sim-0" in page.text("status")
+    assert "breaker of Simulated GPU reduced open: the worker was killed" in page.text("status")
+    assert "sim-0" not in page.text("status")
     fragment = steady.client.get("/status", headers={"HX-Request": "true"}).text
     assert "<html" not in fragment
     assert "hx-swap-oob" in fragment

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from pages import Page
 
 
 class Visitor:
@@ -37,11 +38,20 @@ def events(box: Any, id_: str) -> list[str]:
     return [one["type"] for one in box.client.get(f"/api/requests/{id_}/events").json()["items"]]
 
 
-def prompt_form(visitor: Visitor, **changed: str) -> dict[str, str]:
-    page = visitor.open("/")
+def page_key(page: str) -> str:
     key = re.search(r'name="key" value="([^"]+)"', page)
     assert key
-    fields = {"_form": visitor.token("/"), "key": key[1], "prompt": "hello", "model": "null", "max_tokens": "16"}
+    return key[1]
+
+
+def prompt_form(visitor: Visitor, **changed: str) -> dict[str, str]:
+    fields = {
+        "_form": visitor.token("/"),
+        "key": page_key(visitor.open("/")),
+        "prompt": "hello",
+        "model": "null",
+        "max_tokens": "16",
+    }
     return fields | changed
 
 
@@ -75,11 +85,20 @@ def test_sent_twice_it_is_one_request(box: Any, visitor: Visitor) -> None:
 def test_what_cannot_be_sent_is_explained_on_a_page(
     visitor: Visitor, changed: dict[str, str], status: int, told: str
 ) -> None:
-    answer = visitor.send("/submit", prompt_form(visitor, **changed))
+    fields = prompt_form(visitor, **changed)
+    answer = visitor.send("/submit", fields)
     assert answer.status_code == status
     assert told in answer.text
-    assert "Back to the overview" in answer.text
-    assert "<b>" not in answer.text
+    page = Page(answer.text)
+    assert told in page.text("wrong")
+    assert f">{fields['prompt']}</textarea>" in answer.text
+    assert f'value="{fields["max_tokens"]}"' in answer.text
+    assert "<b>none" not in answer.text
+    assert page.text("live") == ""
+    again = visitor.send(
+        "/submit", fields | {"prompt": "x", "model": "null", "max_tokens": "8", "key": page_key(answer.text)}
+    )
+    assert again.status_code == 303
 
 
 def test_a_refused_prompt_leads_to_its_record(box: Any, visitor: Visitor) -> None:

@@ -215,7 +215,8 @@ def test_a_failover_is_told_in_three_lines(box: Any) -> None:
     assert page.text("output-text") == "one two three four"
     passed = page.text("head").partition("Waited")[0].rpartition("shown word. ")[2]
     assert re.sub(r" [0-9.]+ s", "", passed).strip() == (
-        "admitted GPU running-gpu GPU checkpointed GPU rerouted-cpu CPU checkpointed CPU completed after failover CPU"
+        "admitted GPU running on the GPU GPU checkpointed GPU moved to the CPU CPU checkpointed CPU "
+        "completed after failover CPU"
     )
 
 

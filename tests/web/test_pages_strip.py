@@ -62,6 +62,7 @@ def test_failovers_and_losses_are_marked_and_told(make_box: Any) -> None:
     page = read(box, "/")
     marks = [a for a in page.all("path") if a.get("class", "").startswith("mark")]
     assert marks
+    assert "1 move marked" in page.text("strip")
     assert {a["class"] for a in marks} == {"mark tone-move"}
     for mark in marks:
         assert re.fullmatch(r"M(99\d\.\d|1000\.0|1000) 0V40", mark["d"]), mark["d"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -9,7 +10,7 @@ from litestar import Response, delete, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from core.errors import Malformed, Reduced
+from core.errors import Conflict, Malformed, Reduced
 from core.words import ACTIVE
 from store import breakers, commands, house
 from web import admit
@@ -19,6 +20,8 @@ from web.services import OWNER, Services
 
 MAX_REASON: Final = 500
 _LOOK_S: Final = 0.05
+_GONE: Final = frozenset({"lost", "reset-required"})
+"""States of a reading in which nothing computes on the device."""
 ACTOR: Final = f"caller-{OWNER}"
 
 
@@ -98,16 +101,29 @@ class ResetBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def reset_breaker(request: Call, services: NamedDependency[Services], device: FromPath[str]) -> Response[bytes]:
     """Try a device now, whatever holds its breaker: 200 and the device. It takes work once canaries are answered."""
     body = admit.convert(await _value(request, services), ResetBody)
-    check_reason(body.reason)
-    await services.write(lambda tx: breakers.reset(tx, device, body.reason.strip(), actor=ACTOR))
+    await try_now(services, device, body.reason)
     row = next((row for row in await services.reader.devices() if row["id"] == device), None)
     return answer({"id": device} if row is None else device_view(row, now_us=services.now_us()))
 
 
+async def try_now(services: Services, device: str, why: str) -> None:
+    """Have a device tried. Raises `Conflict` while the latest reading says that it is gone: it would be lost again."""
+    check_reason(why)
+    row = next((row for row in await services.reader.devices() if row["id"] == device), None)
+    if row is not None and row["state"] != "ok" and _says_gone(row):
+        raise Conflict("the device is still lost; there is nothing to try until it answers", code="device-lost")
+    await services.write(lambda tx: breakers.reset(tx, device, why.strip(), actor=ACTOR))
+
+
+def _says_gone(row: Mapping[str, Any]) -> bool:
+    """Whether the latest reading does; one from before the record last changed says nothing about now."""
+    return bool(row["reading"]) and row["read_us"] > row["since_us"] and row["reading"].get("state") in _GONE
+
+
 def check_reason(text: str) -> None:
     """Raise `Malformed` for a reason that says nothing, or too much."""
-    if not 1 <= len(text.strip()) <= MAX_REASON:
-        raise Malformed(f"a reason has 1 to {MAX_REASON} characters", param="reason")
+    if not 1 <= len(text.strip()) <= MAX_REASON or not text.strip().isprintable():
+        raise Malformed(f"a reason has 1 to {MAX_REASON} characters, all of them printable", param="reason")
 
 
 HANDLERS: Final = [cancel, resume, erase, drain, reset_breaker]

@@ -17,10 +17,11 @@ import msgspec
 from litestar import Response, get
 from litestar.di import NamedDependency
 
-from core.explain import reason
+from core.explain import reason, rough_size
 from web.api.answers import answer
-from web.machineviews import breaker_view, device_label
+from web.machineviews import breaker_of_row, breaker_view, device_label
 from web.services import Services
+from web.views import time_text
 
 ON_ITS_WAY: Final = frozenset({None, "starting", "loading"})
 """Reasons of a lane that does not serve yet, as against one that is out."""
@@ -38,6 +39,8 @@ class Check(msgspec.Struct, frozen=True):
     name: str
     status: str
     detail: str
+    label: str = ""
+    """Its name for people, where that is another."""
 
 
 LOADED: Final = frozenset({"idle", "busy"})
@@ -87,18 +90,21 @@ def space_check(root: Path) -> Check:
     free = found.f_bavail * found.f_frsize
     status = "fail" if free < FULL_BYTES else "warn" if free < LOW_BYTES else "pass"
     advice = "" if status == "pass" else f"; free space for {root}"
-    return Check("disk", status, f"{free >> 20} MiB free{advice}")
+    return Check("disk", status, f"{rough_size(free)} free{advice}")
 
 
 def device_check(row: Mapping[str, Any]) -> Check:
     """Whether a device is there, from a row of `Reader.devices`."""
-    label = device_label(row)
-    if row["state"] == "ok":
-        return Check(f"device {row['id']}", "pass", f"{label} is in")
-    return Check(f"device {row['id']}", "warn", f"{label} is out: {reason(row['reason'] or row['state'])}")
+    label, breaker = device_label(row), breaker_of_row(row).state
+    status, detail = "pass", f"{label} is in"
+    if row["state"] != "ok":
+        status, detail = "warn", f"{label} is out: {reason(row['reason'] or row['state'])}"
+    elif breaker != "closed":
+        status, detail = "warn", f"{label} is there and takes no work: its breaker is {breaker}"
+    return Check(f"device {row['id']}", status, detail, label)
 
 
-def breaker_check(row: Mapping[str, Any]) -> Check | None:
+def breaker_check(row: Mapping[str, Any], now_us: int) -> Check | None:
     """What a device's breaker keeps from it, and when that is looked at again; None while it is closed."""
     view = breaker_view(row)
     if view["state"] == "closed":
@@ -106,17 +112,25 @@ def breaker_check(row: Mapping[str, Any]) -> Check | None:
     if view["held"]:
         then = "it waits until the device answers again, or until somebody has it tried"
     elif view["next_probe_at"]:
-        then = f"the device is tried again at {view['next_probe_at']}"
+        then = f"the device is tried again {_due(breaker_of_row(row).until_us() or now_us, now_us)}"
     else:
         then = "the device is being tried with canaries"
-    return Check(f"breaker {row['id']}", "warn", f"{view['state']}: {view['reason'] or 'unknown reason'}; {then}")
+    detail = f"{view['state']}: {view['reason'] or 'unknown reason'}; {then}"
+    return Check(f"breaker {row['id']}", "warn", detail, f"breaker of {device_label(row)}")
+
+
+def _due(at_us: int, now_us: int) -> str:
+    """When something is, for people: how soon, and the time of day."""
+    seconds = max(0, (at_us - now_us) // 1_000_000)
+    soon = "now" if not seconds else f"in {seconds} s" if seconds < 60 else f"in {seconds // 60} min {seconds % 60} s"
+    return f"{soon} ({time_text(at_us)[11:19]} UTC)"
 
 
 async def all_checks(services: Services, lanes: Sequence[Mapping[str, Any]]) -> list[Check]:
     """Everything that is looked at."""
     devices = await services.reader.devices()
     seq, _hash = await services.reader.head()
-    breakers = [check for row in devices if (check := breaker_check(row)) is not None]
+    breakers = [check for row in devices if (check := breaker_check(row, services.now_us())) is not None]
     checks = [
         Check("store", "pass", f"{seq} events recorded"),
         *lane_checks(services.settings.models, lanes),

@@ -33,8 +33,8 @@ async def model_views(services: Services) -> list[View]:
     lanes, runners = await services.reader.lanes(), await services.reader.runners()
     learned = await services.reader.learned()
     served = services.settings.models
-    entries = sorted(entries, key=lambda e: served.index(e.id) if e.id in served else len(served))
-    return [model_view(e, served=e.id in served, lanes=lanes, runners=runners, learned=learned) for e in entries]
+    ordered = sorted(entries, key=lambda e: served.index(e.id) if e.id in served else len(served))
+    return [model_view(e, served=e.id in served, lanes=lanes, runners=runners, learned=learned) for e in ordered]
 
 
 async def model_detail(services: Services, model_id: str) -> View:

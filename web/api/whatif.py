@@ -66,20 +66,25 @@ def other_policy(given: Mapping[str, Any]) -> OtherPolicy:
     return admit.convert(read, OtherPolicy)
 
 
+_LAST_US: Final = 253_402_214_400_000_000
+"""The last day that a time can be written of; nothing was recorded before 1970 or after that."""
+
+
 def moment(text: str | None, now_us: int, name: str) -> int | None:
     """Microseconds since 1970 of a time or of a span before now. Raises `Malformed`."""
     if text is None:
         return None
     span = re.fullmatch(r"([0-9]{1,7})([smhd])", text.strip())
     if span is not None:
-        return now_us - int(span[1]) * _SPANS[span[2]] * 1_000_000
+        return max(0, now_us - int(span[1]) * _SPANS[span[2]] * 1_000_000)
     try:
         at = datetime.fromisoformat(text.strip())
     except ValueError:
         raise Malformed(
             f"`{name}` is a time such as 2026-01-31T12:00:00Z, or a span before now such as 7d, 12h, 30m", param=name
         ) from None
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+    us = int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+    return min(max(0, us), _LAST_US)
 
 
 def _asked(rows: Sequence[Any]) -> list[Asked]:

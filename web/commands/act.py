@@ -38,11 +38,13 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 def reset_breaker(args: argparse.Namespace) -> int:
     """The device takes work once it has answered its canaries."""
-    told = client_of(args).post(f"/api/devices/{quote(args.device, safe='')}/reset-breaker", {"reason": args.reason})
+    client = client_of(args)
+    told = client.post(f"/api/devices/{quote(args.device, safe='')}/reset-breaker", {"reason": args.reason})
     if args.json:
         document(told)
     else:
-        print(f"{told['id']}: its breaker is {told['breaker']['state'] if 'breaker' in told else 'reset'}")
+        right = client.get("/api/policy")["breaker_canaries"]
+        print(f"{told['id']}: is being tried; it takes work after {right} right answer{'' if right == 1 else 's'}")
     return OK
 
 

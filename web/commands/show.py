@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, Final, get_args
 
+from core.explain import sizes
+from core.machine import SMALLER
 from core.words import Lane, State
 from web.commands.failed import OK, UNWELL
 from web.commands.folding import folded, summary
@@ -58,7 +60,7 @@ def _print(view: View, events: list[View]) -> None:
 
 def _event_row(run: Sequence[View]) -> tuple[str, str, str]:
     last = run[-1]
-    return clock_text(last["at"]), str(last["data"].get("lane") or ""), summary([e["because"] for e in run])
+    return clock_text(last["at"]), str(last["data"].get("lane") or ""), sizes(summary([e["because"] for e in run]))
 
 
 def _rows(view: View) -> list[tuple[str, str]]:
@@ -67,7 +69,7 @@ def _rows(view: View) -> list[tuple[str, str]]:
     if view["lane"]:
         rows.append(("lane", view["lane"] + (", running" if view["running"] else "")))
     rows += [
-        ("model", view["served_model"] or view["model"]),
+        ("model", model_text(view)),
         ("progress", f"{progress['done']} of at most {progress['of']} {progress['unit']}s"),
         ("prompt", f"{usage['prompt_tokens']} tokens"),
         ("created", f"{day_text(view['created_at'])} UTC"),
@@ -79,19 +81,41 @@ def _rows(view: View) -> list[tuple[str, str]]:
     rows += [("moved" if move["from"] else "sent", move["because"]) for move in view["failovers"]]
     if view["degraded"]:
         rows.append(("degraded", f"since {clock_text(view['degraded']['since'])}: {view['degraded']['reason']}"))
+        if limits := view["degraded"]["limits"].get("max_tokens"):
+            rows.append(("shortened", f"asked {limits['asked']:,} tokens, given {limits['given']:,}"))
         if view["degraded"]["eta"]:
             rows.append(("ends", eta_text(view["degraded"]["eta"])))
     if view["error"]:
-        rows.append(("error", view["error"]["detail"]))
+        rows.append(("error", sizes(view["error"]["detail"])))
     if view["output"].get("erased"):
         rows.append(("text", "erased"))
     return rows
 
 
+def model_text(view: View) -> str:
+    """The model that was asked for, and the one that answers where that is another."""
+    serves = view["served_model"] or view["model"]
+    return str(serves) if serves == view["model"] else f"{view['model']}, answered by {serves}"
+
+
+def reduced(view: View) -> list[str]:
+    """In which way the answer is another than the one that was asked for, one line each."""
+    degraded = view["degraded"]
+    found = []
+    if view["served_model"] and view["served_model"] != view["model"]:
+        why = f", because {degraded['reason']}" if degraded and degraded["rule"] == SMALLER else ""
+        found.append(f"{model_text(view)}{why}")
+    if degraded and (limits := degraded["limits"].get("max_tokens")):
+        found.append(f"asked {limits['asked']:,} tokens, given {limits['given']:,}")
+    return found
+
+
 def _queue_rows(queue: View) -> list[tuple[str, str]]:
     """Whether it waits or is stuck, why, and when it may be taken up and end."""
     place = "" if queue["position"] is None else f"{queue['position']} before it, "
-    rows = [(queue["status"], f"{place}for {queue['age_s']:.1f} s" + (f": {queue['why']}" if queue["why"] else ""))]
+    rows = [
+        (queue["status"], f"{place}for {queue['age_s']:.1f} s" + (f": {sizes(queue['why'])}" if queue["why"] else ""))
+    ]
     eta = queue["eta"]
     if eta and queue["status"] == "waiting":
         start = {"low_s": eta["start_low_s"], "high_s": eta["start_high_s"], "basis": ""}
@@ -125,7 +149,7 @@ def list_recent(args: argparse.Namespace) -> int:
                 day_text(view["created_at"]),
                 view["state"],
                 view["lane"] or "",
-                view["served_model"] or view["model"],
+                model_text(view),
                 f"{view['progress']['done']}/{view['progress']['of']}",
                 str(sum(move["from"] is not None for move in view["failovers"])),
             )

@@ -9,10 +9,12 @@ import sys
 import uuid
 from typing import Any, Final, get_args
 
+from core.machine import SMALLER
 from core.words import Failover, Priority
 from web.commands.client import Client
 from web.commands.failed import OK, REJECTED, UNWELL, USAGE, CommandFailed
 from web.commands.options import Commands, client_of, command, with_service
+from web.commands.show import reduced
 from web.commands.terminal import document, for_stdout, note
 from web.commands.watch import follow
 
@@ -33,6 +35,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="seed of the draws (default: drawn by the service)")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; may be repeated")
     parser.add_argument("--failover", choices=get_args(Failover), help="what may happen when the GPU fails (auto)")
+    parser.add_argument("--allow-fallback-model", action="store_true", help="a smaller model may answer if need be")
     parser.add_argument("--priority", choices=get_args(Priority), help="batch lets others go first (interactive)")
     parser.add_argument("--deadline", type=float, metavar="SECONDS", help="cancel it when it takes longer")
     parser.add_argument("--idempotency-key", metavar="KEY", help="the same key never makes a second request")
@@ -56,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
         return OK
     if not args.json:
         note(f"[{view['id']}, {_lane(view)}]")
+        for told in reduced(view):
+            note(f"[{told}]")
     code = follow(client, view["id"], as_json=args.json, text=args.how == "watch")
     if args.how == "wait":
         _tell_whole(client.get(f"/api/requests/{view['id']}"), as_json=args.json)
@@ -70,7 +75,7 @@ def _tell_whole(view: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _lane(view: dict[str, Any]) -> str:
-    because = view["degraded"]["reason"] if view["degraded"] else None
+    because = view["degraded"]["reason"] if view["degraded"] and view["degraded"]["rule"] != SMALLER else None
     lane = f"{view['lane'].upper()} lane" if view["lane"] else "no lane yet"
     return f"{lane}, because {because}" if because else lane
 
@@ -90,6 +95,7 @@ def _body(args: argparse.Namespace, client: Client) -> dict[str, Any]:
         "stop": args.stop,
         "failover": args.failover,
         "priority": args.priority,
+        "allow_fallback_model": args.allow_fallback_model or None,
         "deadline_s": args.deadline,
     }
     return body | {name: value for name, value in chosen.items() if value is not None}

@@ -8,8 +8,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from litestar.types import ControllerRouterHandler
 
-from store import breakers
-from web.api.acts import ACTOR, check_reason
+from web.api.acts import try_now
 from web.api.health import Check, all_checks, worst
 from web.dashboard.forms import read_form
 from web.dashboard.sheet import Call, see, sheet
@@ -57,14 +56,12 @@ async def status(request: Call, services: NamedDependency[Services]) -> Response
 async def reset_breaker(request: Call, services: NamedDependency[Services], device: FromPath[str]) -> Response[bytes]:
     """Have a device tried now, whatever holds its breaker, and show the overview."""
     fields = await read_form(request, services.settings.policy.max_body_bytes)
-    reason = fields.get("reason", "")
-    check_reason(reason)
-    await services.write(lambda tx: breakers.reset(tx, device, reason.strip(), actor=ACTOR))
+    await try_now(services, device, fields.get("reason", ""))
     return see("/#devices")
 
 
 def _row(check: Check) -> CheckRow:
-    return CheckRow(check.name, _CHIPS[check.status], check.detail)
+    return CheckRow(check.label or check.name, _CHIPS[check.status], check.detail)
 
 
 HANDLERS: Final[list[ControllerRouterHandler]] = [status, reset_breaker]

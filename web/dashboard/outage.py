@@ -64,10 +64,18 @@ class Lanes(msgspec.Struct, frozen=True):
     rows: Sequence[Mapping[str, Any]]
     limits: Mapping[str, int]
     begins: Mapping[tuple[str, str], Eta]
+    fallback: Mapping[str, str] = {}
 
     def instead(self, models: Sequence[str]) -> tuple[Instead, ...]:
-        """What of them serves these models."""
-        return tuple(self._one(row) for row in self.rows if row["serving"] and row["model"] in models)
+        """What of them serves these models, and what serves the smaller ones that may answer for them."""
+        smaller = {self.fallback[one] for one in models if one in self.fallback}.difference(models)
+        serving = [row for row in self.rows if row["serving"]]
+        own = [self._one(row) for row in serving if row["model"] in models]
+        return (*own, *(self._allowed(row) for row in serving if row["model"] in smaller))
+
+    def _allowed(self, row: Mapping[str, Any]) -> Instead:
+        found = self._one(row)
+        return msgspec.structs.replace(found, name=f"{found.name}, where the request allows it")
 
     def _one(self, row: Mapping[str, Any]) -> Instead:
         at_once = "one at a time" if row["slots"] == 1 else f"{row['slots']} at once"

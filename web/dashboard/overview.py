@@ -8,12 +8,25 @@ import msgspec
 
 from core.breaker import Breaker
 from core.explain import reason, rule_words
+from core.machine import SMALLER
 from core.state import RequestState
 from core.words import ALL_STATES, State
 from store.reads import Reader
 from web.dashboard.bars import Bars, device_bars, host_bars
 from web.dashboard.outage import Banner, Lanes, banner
-from web.dashboard.wording import NONE, Chip, Moment, ago, coming, lane_name, moment, short, size, state_chip
+from web.dashboard.wording import (
+    NONE,
+    Chip,
+    Moment,
+    ago,
+    coming,
+    lane_name,
+    model_words,
+    moment,
+    short,
+    size,
+    state_chip,
+)
 from web.machineviews import breaker_of_row, device_view, host_view, is_upstream, lane_view, runner_view
 
 ROWS: Final = 25
@@ -121,6 +134,8 @@ class Overview(msgspec.Struct, frozen=True):
     filtered: str
     older: str | None
     models: tuple[str, ...]
+    longest: int
+    """Tokens that the lane with the longest context holds."""
 
 
 async def overview(
@@ -129,12 +144,14 @@ async def overview(
     now_us: int,
     *,
     served: Sequence[str] = (),
+    fallback: Mapping[str, str] | None = None,
     state: State | None = None,
     cursor: str | None = None,
 ) -> Overview:
     """The page. `limits` are how many new requests may wait in each lane, `served` the models in the settings' order.
 
-    Raises `Malformed` for a foreign cursor.
+    `fallback` names the smaller model that serves instead of another where a request allows it. Raises `Malformed` for
+    a foreign cursor.
     """
     device_rows, lane_rows, runner_rows = await reader.devices(), await reader.lanes(), await reader.runners()
     page = await reader.requests({"state": state} if state else {}, cursor, ROWS)
@@ -145,7 +162,7 @@ async def overview(
     host = await reader.reading("host")
     host_bar = host_bars(host[1] if host else None)
     devices.append(_card(host_view(host, now_us=now_us), host_bar, host[0] if host else None, now_us))
-    lanes = Lanes(lane_rows, limits, await reader.newcomers(now_us))
+    lanes = Lanes(lane_rows, limits, await reader.newcomers(now_us), fallback or {})
     return Overview(
         banner=await banner(reader, device_rows, lanes, moved, now_us),
         draining=await reader.flag("draining") == "1",
@@ -156,6 +173,7 @@ async def overview(
         requests=tuple(request_row(one, now_us) for one in page.items),
         filtered=state or "",
         older=_address(state, page.next) if page.next else None,
+        longest=max((row["context"] for row in lane_rows), default=1),
         models=tuple(sorted({row["model"] for row in lane_rows}, key=lambda one: (*served, one).index(one))),
     )
 
@@ -260,12 +278,21 @@ def request_row(state: RequestState, now_us: int) -> RequestRow:
         short=short(state.id),
         chip=state_chip(state.state, state.failovers),
         lane=lane_name(state.lane),
-        model=state.served_model or state.model,
+        model=model_words(state),
         done=state.units,
         of=state.max_units,
-        degraded=reason(state.degraded.reason) if state.degraded else "",
+        degraded=_degraded(state),
         created=moment(state.created_us, now_us),
     )
+
+
+def _degraded(state: RequestState) -> str:
+    mark = state.degraded
+    if mark is None:
+        return ""
+    if mark.rule == SMALLER:
+        return "other model"
+    return f"other model; {reason(mark.reason)}" if state.asked_model else reason(mark.reason)
 
 
 def _box(name: State, count: int, current: State | None) -> StateBox:

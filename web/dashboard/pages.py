@@ -7,15 +7,16 @@
 import asyncio
 import re
 import secrets
-from typing import Final, cast
+from typing import Any, Final, cast
 
+import msgspec
 from litestar import Response, Router, get, post
 from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException
 from litestar.params import FromPath
 from litestar.types import ControllerRouterHandler
 
-from core.errors import FailsoftError, Malformed
+from core.errors import CallerError, FailsoftError, Malformed
 from core.words import ALL_STATES, State
 from store import commands
 from store.submit import Submitted
@@ -27,7 +28,7 @@ from web.dashboard import machine, records
 from web.dashboard.forms import number, read_form
 from web.dashboard.overview import overview
 from web.dashboard.request_page import request_page
-from web.dashboard.sheet import Call, problem, see, sheet
+from web.dashboard.sheet import Call, as_sentence, problem, see, sheet
 from web.dashboard.strip import strip
 from web.services import Services
 
@@ -35,6 +36,20 @@ from web.services import Services
 @get("/")
 async def home(request: Call, services: NamedDependency[Services]) -> Response[str]:
     """The overview."""
+    return await _home(request, services, Typed())
+
+
+class Typed(msgspec.Struct, frozen=True):
+    """What the form holds, and what is wrong with it; `param` names the field."""
+
+    prompt: str = ""
+    model: str = ""
+    max_tokens: str = "64"
+    wrong: str = ""
+    param: str = ""
+
+
+async def _home(request: Call, services: Services, typed: Typed, status: int = 200) -> Response[str]:
     wanted = request.query_params.get("state")
     if wanted is not None and wanted not in ALL_STATES:
         raise Malformed(f"there is no state {wanted[:40]!r}; states are {', '.join(ALL_STATES)}", param="state")
@@ -46,10 +61,23 @@ async def home(request: Call, services: NamedDependency[Services]) -> Response[s
         served=services.settings.models,
         state=cast("State | None", wanted),
         cursor=request.query_params.get("cursor"),
+        fallback=services.settings.fallback,
     )
     drawn = strip(await pressure_of(services))
     key = secrets.token_urlsafe(16)
-    return sheet(request, "overview.html", "overview_live.html", "overview", page=page, strip=drawn, key=key)
+    return sheet(
+        request,
+        "overview.html",
+        "overview_live.html",
+        "overview",
+        status=status,
+        page=page,
+        strip=drawn,
+        key=key,
+        typed=typed,
+        canaries=policy.breaker_canaries,
+        url="/" if typed.wrong else None,
+    )
 
 
 @get("/requests/{request_id:str}")
@@ -64,9 +92,18 @@ async def show(request: Call, services: NamedDependency[Services], request_id: F
 
 
 @post("/submit")
-async def submit(request: Call, services: NamedDependency[Services]) -> Response[bytes]:
-    """Send what was written in the form, once, and show the request."""
+async def submit(request: Call, services: NamedDependency[Services]) -> Response[Any]:
+    """Send what was written in the form, once, and show the request; or the form again, with what is wrong in it."""
     fields = await read_form(request, services.settings.policy.max_body_bytes)
+    try:
+        return await _submit(services, fields)
+    except CallerError as error:
+        asked = {name: fields.get(name, "") for name in ("prompt", "model", "max_tokens")}
+        typed = Typed(**asked, wrong=as_sentence(error.detail), param=str(error.extra.get("param") or ""))
+        return await _home(request, services, typed, problems.status_of(error))
+
+
+async def _submit(services: Services, fields: dict[str, str]) -> Response[bytes]:
     prompt, model = fields.get("prompt", "").replace("\r\n", "\n"), fields.get("model", "")
     if not prompt.strip():
         raise Malformed("the prompt is empty; write something in the form", param="prompt")

@@ -8,7 +8,9 @@ from typing import Final
 
 import msgspec
 
+from core import events as ev
 from core import ledger
+from core.admission import HOST_MEMORY
 from core.decision import AdmissionFacts, Decision, Need, Rejected
 from core.events import Recorded
 from core.explain import explain_decision
@@ -43,7 +45,10 @@ def pictures(history: Sequence[Recorded], now_us: int) -> tuple[Picture, ...]:
     """The pictures of a request's admission and of each second look that changed something."""
     found: list[Picture] = []
     for record in history:
-        decision = decision_of(record.event)
+        decision, event = decision_of(record.event), record.event
+        if isinstance(event, ev.Admitted) and event.instead and isinstance(event.instead.facts, AdmissionFacts):
+            own = _picture(record, event.instead, event.instead.facts, now_us)
+            found.append(msgspec.structs.replace(own, title=f"Admission of {event.model}, which was asked for"))
         if decision is None or not isinstance(decision.facts, AdmissionFacts):
             continue
         if found and (found[-1].action, found[-1].rule) == (decision.action, decision.rule):
@@ -62,7 +67,7 @@ def _picture(record: Recorded, decision: Decision, facts: AdmissionFacts, now_us
         rule_text=explain_decision(decision),
         rejected=decision.rejected,
     )
-    if facts.device is None or facts.need is None:
+    if facts.device is None or facts.need is None or decision.rule == HOST_MEMORY:
         return picture
     tokens = facts.prompt_tokens + (decision.units or facts.max_units)
     need = facts.need.bytes_for(tokens)

@@ -87,7 +87,10 @@ async def bring_in(request: Call, services: NamedDependency[Services]) -> Respon
         raise too_large() from error
     if not fields.get("file"):
         raise Malformed("choose a file that was exported from a request's page", param="file")
-    import_id, _new = await take_in(services, fields["file"])
+    try:
+        import_id, _new = await take_in(services, fields["file"])
+    except Malformed as error:
+        raise Malformed(f"{error.detail}. Export it from a request's page", code="no_export") from error
     return see(f"/imports/{import_id}")
 
 

@@ -8,6 +8,8 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from core.explain import sizes
+
 TEMPLATES: Final = Path(__file__).resolve().parent.parent / "templates"
 
 
@@ -15,8 +17,8 @@ _TICKS: Final = re.compile(r"`([^`]+)`")
 
 
 def words(sentence: str) -> Markup:
-    """A sentence with what stands between backticks as code; all of it is escaped first."""
-    return Markup(_TICKS.sub(r"<code>\1</code>", str(escape(sentence))))  # noqa: S704 -- escaped just here
+    """A sentence with its bytes for people and what is between backticks as code; all of it is escaped first."""
+    return Markup(_TICKS.sub(r"<code>\1</code>", str(escape(sizes(sentence)))))  # noqa: S704 -- escaped just here
 
 
 @cache

@@ -8,7 +8,7 @@ import msgspec
 from core import events as ev
 from core.errors import NotFound
 from core.events import Recorded
-from core.explain import failure, mib
+from core.explain import explain_decision, failure, mib
 from core.state import RequestState
 from core.words import ACTIVE
 from store.contents import Spec
@@ -27,8 +27,10 @@ from web.dashboard.wording import (
     duration,
     failed_over,
     lane_name,
+    model_words,
     moment,
     short,
+    shortened,
     spread,
     state_chip,
 )
@@ -148,7 +150,7 @@ async def request_page(reader: Reader, request_id: str, now_us: int, at: int | N
     return RequestPage(
         id=state.id,
         short=short(state.id),
-        title=state.served_model or state.model,
+        title=model_words(state),
         chip=state_chip(state.state, state.failovers),
         state=state.state,
         live=at is None,
@@ -161,7 +163,7 @@ async def request_page(reader: Reader, request_id: str, now_us: int, at: int | N
         steps=tuple(_step(way, index) for index in range(len(way.passed))),
         times=_times(way, now_us),
         facts=_facts(state, seen),
-        degraded=degraded_sentence(state),
+        degraded=degraded_sentence(state, _why_another(seen)),
         degraded_title=_degraded_title(state),
         **_expects(view if at is None else {}),
         stands=_stands(view["queue"]) if at is None else None,
@@ -212,9 +214,13 @@ def _times(way: Course, now_us: int) -> tuple[Fact, ...]:
 def _facts(state: RequestState, history: Sequence[Recorded]) -> tuple[Fact, ...]:
     first = history[0].event
     engine = next((r.event.engine for r in reversed(history) if isinstance(r.event, ev.Started)), state.engine)
+    if state.state == "refused":
+        return (Fact("Model", model_words(state)), Fact("Ended by", state.ended_by or NONE))
+    less = shortened(state)
     return (
         Fact("Lane", lane_name(state.lane)),
-        Fact("Model", state.served_model or state.model),
+        Fact("Model", model_words(state)),
+        *([Fact("Shortened", less)] if less else ()),
         Fact("Engine", engine or NONE),
         Fact("Device", state.device or NONE),
         Fact("Runner", state.runner or NONE),
@@ -224,6 +230,12 @@ def _facts(state: RequestState, history: Sequence[Recorded]) -> tuple[Fact, ...]
         Fact("Saved state", NONE if state.settled_us else _saved(history), "what a takeover would begin with"),
         Fact("Ended by", state.finish_reason or state.ended_by or NONE),
     )
+
+
+def _why_another(history: Sequence[Recorded]) -> str:
+    """Why the model that was asked for does not answer, in a clause; empty where it does."""
+    first = history[0].event
+    return explain_decision(first.instead) if isinstance(first, ev.Admitted) and first.instead else ""
 
 
 def _saved(history: Sequence[Recorded]) -> str:

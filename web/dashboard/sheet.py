@@ -30,7 +30,10 @@ _TITLES: Final = {
     503: "Not now",
     507: "The store has no space",
 }
-_MISFIT: Final = "This history was not taken in"
+_OWN_TITLES: Final = {
+    "import_misfit": "This history was not taken in",
+    "no_export": "This file is not an exported history",
+}
 _HEADERS: Final = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'",
     "x-content-type-options": "nosniff",
@@ -42,11 +45,11 @@ _HEADERS: Final = {
 }
 
 
-def sheet(request: Call, whole: str, parts: str, here: str, **names: Any) -> Response[str]:
-    """The page, or its parts for htmx; a visit without a form token gets one."""
+def sheet(request: Call, whole: str, parts: str, here: str, *, status: int = 200, **names: Any) -> Response[str]:
+    """The page, or its parts for htmx; a visit without a form token gets one. `url`, where it is another's page."""
     token = csrf.token_of(request)
     fragment = request.headers.get("hx-request") == "true" and "hx-history-restore-request" not in request.headers
-    url = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    url = names.pop("url", None) or request.url.path + (f"?{request.url.query}" if request.url.query else "")
     text = render(
         parts if fragment else whole,
         here=here,
@@ -58,7 +61,7 @@ def sheet(request: Call, whole: str, parts: str, here: str, **names: Any) -> Res
         **names,
     )
     cookies = [csrf.cookie(token, secure=request.url.scheme == "https")] if csrf.COOKIE not in request.cookies else []
-    return Response(text, media_type=MediaType.HTML, headers=_HEADERS, cookies=cookies)
+    return Response(text, status_code=status, media_type=MediaType.HTML, headers=_HEADERS, cookies=cookies)
 
 
 def _version() -> str:
@@ -68,6 +71,11 @@ def _version() -> str:
 def see(path: str) -> Response[bytes]:
     """Look there next. A reload of that page repeats nothing."""
     return Response(b"", status_code=303, headers={"location": path, "cache-control": "no-store"})
+
+
+def as_sentence(detail: str) -> str:
+    """An error's detail as people read it."""
+    return f"{detail[:1].upper()}{detail[1:]}.".replace("..", ".")
 
 
 def problem(request: Call, error: FailsoftError | HTTPException) -> Response[str]:
@@ -85,8 +93,8 @@ def problem(request: Call, error: FailsoftError | HTTPException) -> Response[str
         here="",
         fragment=False,
         version=_version(),
-        title=_MISFIT if code == "import_misfit" else _TITLES.get(status, "This could not be done"),
-        detail=f"{detail[:1].upper()}{detail[1:]}.".replace("..", "."),
+        title=_OWN_TITLES.get(code) or _TITLES.get(status, "This could not be done"),
+        detail=as_sentence(detail),
         status=status,
         code=code,
         back=back,

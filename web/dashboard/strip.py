@@ -64,6 +64,15 @@ class Strip(msgspec.Struct, frozen=True):
     minutes: tuple[Minute, ...]
     any: bool
 
+    @property
+    def marked(self) -> str:
+        """How many moves and losses are marked, in words."""
+        moves = sum(mark.tone == "move" for mark in self.marks)
+        counts = ((moves, "move", "moves"), (len(self.marks) - moves, "loss", "losses"))
+        return (
+            " and ".join(f"{count} {one if count == 1 else many}" for count, one, many in counts if count) + " marked"
+        )
+
 
 def strip(found: Pressure) -> Strip:
     """The strip of what was read and moved."""

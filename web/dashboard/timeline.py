@@ -139,7 +139,8 @@ def timeline(history: Sequence[Recorded], causes: Mapping[int, Recorded], now_us
             note = f"{lane_name(event.lane)} lane · {event.engine} · runner {event.runner} · {event.device}"
             parts.append((f"Attempt {record.attempt or len(parts) + 1}", note, []))
         elif not parts:
-            parts.append(("Before the first attempt", "", []))
+            title = "Not accepted" if isinstance(event, ev.Refused) else "Before the first attempt"
+            parts.append((title, "", []))
         parts[-1][2].append(event_row(record, causes, now_us))
     return tuple(Group(title, note, _folded(rows)) for title, note, rows in parts)
 

@@ -127,7 +127,9 @@ def form_of(query: Mapping[str, str], policy: Policy) -> Form:
     for name, key, label in queues:
         value = _number(query, name, 1, _MOST_WAITING)
         tried |= {} if value is None else {key: value}
-        fields.append(Field(name, label, "" if value is None else str(value), 1_000_000, 1, str(getattr(policy, key))))
+        fields.append(
+            Field(name, label, "" if value is None else str(value), 1, _MOST_WAITING, str(getattr(policy, key)))
+        )
     return Form(
         fields=tuple(fields),
         ignore_pressure=bool(ignore),

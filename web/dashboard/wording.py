@@ -7,7 +7,8 @@ from typing import Final
 import msgspec
 
 from core.explain import moved, reason
-from core.state import FailoverMark, RequestState
+from core.machine import SMALLER
+from core.state import DegradedMark, FailoverMark, RequestState
 from core.words import State
 
 UNKNOWN: Final = "unknown"
@@ -22,6 +23,8 @@ class Chip(msgspec.Struct, frozen=True):
     icon: str
     word: str
     tone: str
+    code: str = ""
+    """The stored word, where people are shown another."""
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -34,11 +37,11 @@ class Moment(msgspec.Struct, frozen=True):
 
 _CHIPS: Final[dict[State, Chip]] = {
     "admitted": Chip("clock", "admitted", "wait"),
-    "running-gpu": Chip("bolt", "running-gpu", "run"),
+    "running-gpu": Chip("bolt", "running on the GPU", "run", "running-gpu"),
     "checkpointed": Chip("flag", "checkpointed", "run"),
-    "rerouted-cpu": Chip("branch", "rerouted-cpu", "move"),
+    "rerouted-cpu": Chip("branch", "moved to the CPU", "move", "rerouted-cpu"),
     "completed": Chip("check", "completed", "good"),
-    "resumable-error": Chip("pause", "resumable-error", "bad"),
+    "resumable-error": Chip("pause", "stopped, can be resumed", "bad", "resumable-error"),
     "cancelled": Chip("cross", "cancelled", "off"),
     "refused": Chip("ban", "refused", "off"),
 }
@@ -61,11 +64,36 @@ def failed_over(failovers: Sequence[FailoverMark]) -> bool:
     return any(one.from_lane is not None for one in failovers)
 
 
-def degraded_sentence(state: RequestState) -> str:
-    """In what way it is served less well, and why; empty when it is not."""
+def model_words(state: RequestState) -> str:
+    """The model that was asked for, and the one that answers where that is another."""
+    serves = state.served_model or state.model
+    return f"{state.asked_model}, answered by {serves}" if state.asked_model else serves
+
+
+def shortened(state: RequestState) -> str:
+    """By how much the answer was shortened; empty when it was not."""
+    if state.asked_units is None or state.asked_units == state.max_units:
+        return ""
+    return f"asked {state.asked_units:,} tokens, given {state.max_units:,}"
+
+
+def degraded_sentence(state: RequestState, why: str = "") -> str:
+    """In what way it is served less well, and why; empty when it is not. `why` another model answers, if known."""
     mark = state.degraded
     if mark is None:
         return ""
+    parts = []
+    if state.asked_model:
+        because = f", because {why}" if why else ""
+        parts.append(f"Answered by {state.served_model or state.model} instead of {state.asked_model}{because}.")
+    if not (state.asked_model and mark.lane == "gpu" and mark.rule == SMALLER):
+        parts.append(_lane_sentence(state, mark))
+    if less := shortened(state):
+        parts.append(f"Shortened: {less}.")
+    return " ".join(parts)
+
+
+def _lane_sentence(state: RequestState, mark: DegradedMark) -> str:
     if mark.lane == "gpu":
         if state.lane == "gpu" and not state.running and state.waits_for == mark.reason:
             return f"Waits in its place for the GPU lane: {reason(mark.reason)}."

@@ -98,6 +98,7 @@ def test_a_request_that_was_cancelled_is_told_by_exit_code_1(failsoft: Failsoft,
     assert failsoft("resume", request_id, "--data", root).code == 4
 
 
+@pytest.mark.prove
 def test_a_poisonous_request_stops_and_can_be_resumed(failsoft: Failsoft, own: House) -> None:
     root = own.paths.root
     ran = failsoft("submit", "[[crash=11@6]] [[emit=0123456789]]", "--watch", "--data", root)
