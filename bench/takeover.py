@@ -46,7 +46,7 @@ def kill_once(made: Service, *, saved: bool) -> tuple[float, str, list[int]]:
     until(lambda: (made.rows(sql, request_id)[0][0] or 0) >= KILL_AT, f"{request_id} to reach token {KILL_AT}")
     if not saved:
         for file in made.paths.snapshots.glob("*.kv"):
-            file.unlink()
+            file.unlink(missing_ok=True)
     began = time.perf_counter()
     _seconds, version = strike(made, request_id)
     new = "SELECT 1 FROM events WHERE stream=? AND type IN ('Checkpointed','Completed') AND version>?"

@@ -192,6 +192,7 @@ def test_no_card_is_a_cpu_only_service_and_a_wrong_name_is_refused(tmp_path: Pat
         assert f"gpu = 'GPU-0000' is no card of this machine; there are {GPU}" in home.log.read_text()
 
 
+@pytest.mark.prove
 @pytest.mark.model
 def test_a_model_that_takes_nothing_of_the_card_has_no_lane_there(tmp_path: Path, cards: Cards) -> None:
     """The operator's server computes on the CPU and does not say so. One that holds memory on the card is believed."""

@@ -72,10 +72,12 @@ def test_a_killed_runner_changes_no_token(home: House, options: dict[str, Any], 
     request_id = home.submit("", **body)
     until(lambda: "SnapshotSaved" in home.types(request_id), "a saved state")
     until(lambda: home.units(request_id) >= 14, "fourteen units")
+    gpu = home.runner("gpu")
+    home.send(gpu, signal.SIGSTOP)  # nothing new is saved meanwhile
     if not saved:
         for file in home.paths.snapshots.glob("*.kv"):
             file.unlink()
-    home.send(home.runner("gpu"), signal.SIGKILL)
+    home.send(gpu, signal.SIGKILL)
     view = home.settled(request_id)
     assert (view["state"], view["lane"]) == ("completed", "cpu")
     assert view["output"]["text"] == expected["output"]["text"]
@@ -92,6 +94,7 @@ def test_a_damaged_state_never_reaches_the_engine(home: House, harm: str) -> Non
     cpu = home.runner("cpu")
     request_id = home.submit("", prompt=STORY * 8, max_tokens=24)
     until(lambda: "SnapshotSaved" in home.types(request_id), "a saved state")
+    home.send(home.runner("gpu"), signal.SIGSTOP)
     (file,) = [home.paths.snapshots / row[0] for row in home.rows("SELECT name FROM snapshots")]
     whole = bytearray(file.read_bytes())
     whole[len(whole) // 2] ^= 1

@@ -64,6 +64,7 @@ def notices(home: House, state: str) -> list[dict[str, Any]]:
     return list(answer.json()["items"])
 
 
+@pytest.mark.prove
 def test_whatever_is_killed_each_notice_arrives(tmp_path: Path, receiver: Receiver) -> None:
     """Each web process dies once between a delivery and the record of it, and others at random beside it."""
     draw = random.Random(20)

@@ -155,6 +155,7 @@ def real(tmp_path: Path) -> Iterator[House]:
             made.kill()
 
 
+@pytest.mark.prove
 @pytest.mark.model
 def test_a_real_server_is_killed_and_the_answer_goes_on_on_the_cpu(real: House) -> None:
     at_work_again(real)

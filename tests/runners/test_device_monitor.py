@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from carded import Cards
 from desk import ROOT, HandClock
 from fake_nvml import GIB, FakeCard, FakeEvent
@@ -142,6 +143,7 @@ def test_an_xid_is_in_the_reading_and_the_card_is_out(paths: Paths, tmp_path: Pa
         assert running.reading(GPU)["state"] == "lost"
 
 
+@pytest.mark.prove
 def test_an_unknown_error_for_ever_makes_few_lines(paths: Paths, tmp_path: Path) -> None:
     """The container lost its card, as seen after some days."""
     cards = Cards(tmp_path / "cards.json", FakeCard(GPU))

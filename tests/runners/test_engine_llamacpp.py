@@ -125,6 +125,7 @@ def test_a_resume_goes_on_bit_for_bit(
     assert host.how == Ready("recomputed", 0, 27 + cut - 1)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(("sampling", "cut"), [(GREEDY, 0), (DRAWN, 8)], ids=["whole greedy", "resumed drawn"])
 def test_a_prompt_of_many_batches_is_evaluated_in_them_also_on_a_resume(
     model: Loaded, bare: str, make_host: Any, sampling: Sampling, cut: int

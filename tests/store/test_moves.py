@@ -68,7 +68,7 @@ def to_gpu(desk: Desk) -> int:
 
 def test_a_mass_reroute_has_a_bound_and_goes_by_turns(full: Desk) -> None:
     """Six, of which two were begun; three places: the first three in turn have them, and nobody is lost."""
-    requests = [full.admit() for _ in range(6)]
+    requests = sorted(full.admit() for _ in range(6))
     for units in (5, 0):
         claim = full.take()
         if units:
@@ -88,7 +88,7 @@ def test_a_mass_reroute_has_a_bound_and_goes_by_turns(full: Desk) -> None:
 
 
 def test_who_was_begun_gives_up_its_lease_and_keeps_its_place(full: Desk) -> None:
-    running = [full.admit() for _ in range(5)]
+    running = sorted(full.admit() for _ in range(5))
     for _ in running:
         claim = full.take()
     full.checkpoint(claim, 4)
@@ -116,7 +116,7 @@ def test_a_worker_that_dies_beside_a_full_cpu_lane_goes_on_where_it_was(full: De
 
 
 def test_room_is_filled_in_turn_and_no_further(full: Desk) -> None:
-    requests = [full.admit() for _ in range(6)]
+    requests = sorted(full.admit() for _ in range(6))
     lose(full)
     assert to_cpu(full) == 0
     full.take("cpu")
@@ -149,7 +149,7 @@ def test_who_may_not_move_is_passed_and_nobody_ends_for_it(full: Desk) -> None:
 
 
 def test_nobody_moves_while_the_device_is_being_tried(full: Desk) -> None:
-    requests = [full.admit() for _ in range(5)]
+    requests = sorted(full.admit() for _ in range(5))
     lose(full)
     full.take("cpu")
     full.run(lambda tx: breakers.device_back(tx, "sim-0", "it answers again", actor="test"))
@@ -160,7 +160,7 @@ def test_nobody_moves_while_the_device_is_being_tried(full: Desk) -> None:
 
 
 def test_who_waited_in_place_starts_there_and_the_others_come_back_in_turn(full: Desk, clock: HandClock) -> None:
-    requests = [full.admit() for _ in range(5)]
+    requests = sorted(full.admit() for _ in range(5))
     lose(full)
     find(full)
     clock.go(1)
