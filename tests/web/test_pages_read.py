@@ -243,7 +243,7 @@ def test_many_checkpoints_fold_into_one_entry(box: Any) -> None:
     for _ in range(5):
         hand.say("x")
     page = read(box, f"/requests/{id_}")
-    assert "5 checkpoints v3 to v7 Token 5 is durable" in page.text("run-v3")
+    assert "5 checkpoints and saved states v3 to v7 Token 5 is durable" in page.text("run-v3")
 
 
 def test_a_resumable_error_names_both_choices_and_older_output_stays(box: Any) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from web.commands.failed import OK, UNWELL
-from web.commands.folding import folded, summary
 from web.commands.options import Commands, client_of, command, with_service
 from web.commands.terminal import document, facts, table
+from web.folding import folded, summary
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:

@@ -8,9 +8,9 @@ from core.explain import sizes
 from core.machine import SMALLER
 from core.words import Lane, State
 from web.commands.failed import OK, UNWELL
-from web.commands.folding import folded, summary
 from web.commands.options import Commands, client_of, command, with_service
 from web.commands.terminal import clock_text, day_text, document, facts, printable, table
+from web.folding import folded, summary
 
 View = dict[str, Any]
 

@@ -15,6 +15,7 @@ from core import events as ev
 from core.events import Recorded
 from core.explain import explain
 from web.dashboard.wording import Moment, lane_name, moment
+from web.folding import count, folded
 from web.views import event_view
 
 _LOOKS: Final[Mapping[str, tuple[str, str]]] = {
@@ -46,8 +47,6 @@ _LOOKS: Final[Mapping[str, tuple[str, str]]] = {
     "BreakerClosed": ("check", "good"),
     "RunnerExited": ("warn", "bad"),
 }
-_FOLD_FROM: Final = 3
-_FOLDED: Final = frozenset({"Checkpointed", "SnapshotSaved"})
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -73,13 +72,13 @@ class EventRow(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One event, or a run of them that opens; `folded` counts the checkpoints in it, 0 for a single event."""
+    """One event, or a run of them that opens; `folded` says how many are in it, and is empty for a single event."""
 
     key: str
     rows: tuple[EventRow, ...]
-    folded: int
+    folded: str = ""
     summary: str = ""
-    """What the last checkpoint of the run says."""
+    """What the last of the run says."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -142,23 +141,13 @@ def timeline(history: Sequence[Recorded], causes: Mapping[int, Recorded], now_us
             title = "Not accepted" if isinstance(event, ev.Refused) else "Before the first attempt"
             parts.append((title, "", []))
         parts[-1][2].append(event_row(record, causes, now_us))
-    return tuple(Group(title, note, _folded(rows)) for title, note, rows in parts)
+    return tuple(Group(title, note, _entries(rows)) for title, note, rows in parts)
 
 
-def _folded(rows: Sequence[EventRow]) -> tuple[Entry, ...]:
-    entries: list[Entry] = []
-    run: list[EventRow] = []
-    for row in [*rows, None]:
-        if row is not None and row.type in _FOLDED:
-            run.append(row)
-            continue
-        if len(run) >= _FOLD_FROM:
-            count = sum(one.type == "Checkpointed" for one in run)
-            last = next((one.sentence for one in reversed(run) if one.type == "Checkpointed"), run[-1].sentence)
-            entries.append(Entry(f"run-v{run[0].version}", tuple(run), count, last))
-        else:
-            entries += [Entry(f"v{one.version}", (one,), 0) for one in run]
-        run = []
-        if row is not None:
-            entries.append(Entry(f"v{row.version}", (row,), 0))
-    return tuple(entries)
+def _entries(rows: Sequence[EventRow]) -> tuple[Entry, ...]:
+    return tuple(_entry(run) for run in folded(rows, lambda row: row.type))
+
+
+def _entry(run: Sequence[EventRow]) -> Entry:
+    first = f"v{run[0].version}"
+    return Entry(f"run-{first}", tuple(run), count(run), run[-1].sentence) if len(run) > 1 else Entry(first, tuple(run))

@@ -1,6 +1,6 @@
 """Runs of checkpoints are one line; everything else is told as it happened."""
 
-from web.commands.folding import folded, summary
+from web.folding import folded, summary
 
 
 def runs(*types: str) -> list[list[str]]:

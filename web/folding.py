@@ -1,11 +1,11 @@
-"""A history for people: three or more checkpoints and saved states in a row are one line, as on the pages."""
+"""A history for people: three or more checkpoints and saved states in a row are told in one line."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-QUIET: Final = frozenset({"Checkpointed", "SnapshotSaved"})
+_QUIET: Final = frozenset({"Checkpointed", "SnapshotSaved"})
 _FROM: Final = 3
 
 
@@ -13,7 +13,7 @@ def folded(rows: Iterable[T], type_of: Callable[[T], str]) -> Iterator[Sequence[
     """The rows in order, each alone or as part of a run that is told in one line."""
     run: list[T] = []
     for row in rows:
-        if type_of(row) in QUIET:
+        if type_of(row) in _QUIET:
             run.append(row)
             continue
         yield from _told(run)
@@ -22,13 +22,14 @@ def folded(rows: Iterable[T], type_of: Callable[[T], str]) -> Iterator[Sequence[
     yield from _told(run)
 
 
+def count(run: Sequence[object]) -> str:
+    """How many are told in the one line."""
+    return f"{len(run)} checkpoints and saved states"
+
+
 def summary(sentences: Sequence[str]) -> str:
-    """One line for a run: how many there were, and the last of them."""
-    return (
-        sentences[0]
-        if len(sentences) == 1
-        else f"{len(sentences)} checkpoints and saved states; the last: {sentences[-1]}"
-    )
+    """The one line: how many there were, and the last of them."""
+    return sentences[0] if len(sentences) == 1 else f"{count(sentences)}; the last: {sentences[-1]}"
 
 
 def _told(run: list[T]) -> Iterator[Sequence[T]]:
