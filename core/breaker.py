@@ -112,11 +112,15 @@ def _canary(f: BreakerFacts) -> _Ruling:  # noqa: PLR0911 -- one return for each
     return COUNT, "one-more", [(CLOSE, f"{f.right} of {f.wanted} right answers")]
 
 
-def apply(before: Breaker, event: Event, at_us: int, window_us: int = 3_600_000_000) -> Breaker:
+_LONGEST_WINDOW_US: Final = 3_600_000_000
+"""The longest that policy lets a fault count for; older ones are not kept."""
+
+
+def apply(before: Breaker, event: Event, at_us: int) -> Breaker:
     """The breaker after an event of its device; events that do not concern it change nothing."""
     match event:
         case ev.FaultCounted():
-            kept = tuple(us for us in before.faults_us if at_us - us < window_us)
+            kept = tuple(us for us in before.faults_us if at_us - us < _LONGEST_WINDOW_US)
             return msgspec.structs.replace(before, faults_us=(*kept, at_us))
         case ev.BreakerOpened():
             return msgspec.structs.replace(

@@ -41,7 +41,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Failed starts in a row after which a lane takes no new work until a start succeeds."""
     breaker_faults: Annotated[int, msgspec.Meta(ge=0)] = 3
     """Worker faults within `breaker_window_s` after which nothing new begins on their device; 0: no number of them."""
-    breaker_window_s: Positive = 120.0
+    breaker_window_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 120.0
     """How long a worker fault counts."""
     breaker_cooldown_s: Positive = 30.0
     """How long a device takes no work before it is tried again; doubles with each failed try."""

@@ -15,14 +15,15 @@ from typing import Final, Literal
 
 import msgspec
 
+from core.admission import HOST_MEMORY
 from core.explain import reason
+from core.safepoint import LANE_FULL
 from core.words import Lane
 
 Status = Literal["running", "waiting", "stuck"]
 
 OTHERS_HOLD: Final = frozenset({"no-room", "pressure", "device-unseen", "gpu-only", "never-fits"})
 """What it waits for that nothing of ours gives back."""
-ELSEWHERE_FULL: Final = "cpu-lane-full"
 
 
 class StandingFacts(msgspec.Struct, frozen=True):
@@ -55,8 +56,8 @@ def standing(f: StandingFacts) -> Standing:
     """What holds of it now."""
     if f.running:
         return Standing("running")
-    if f.waits_for == ELSEWHERE_FULL:
-        return Standing("waiting", f"{_capital(reason(ELSEWHERE_FULL))}; it goes where there is room first.")
+    if f.waits_for == LANE_FULL:
+        return Standing("waiting", f"{_capital(reason(LANE_FULL))}; it goes where there is room first.")
     if f.draining:
         return Standing("stuck", "The service is stopping; it goes on with the next start.")
     return _lane(f) or _memory(f) or Standing("waiting", _sentence(f.waits_for))
@@ -86,7 +87,7 @@ def _memory(f: StandingFacts) -> Standing | None:
     if f.out_reason is not None:
         lane = f.lane.upper() if f.lane else "its"
         then = (
-            "It takes work again when there is room" if f.out_reason == "host-memory" else "Its worker is started again"
+            "It takes work again when there is room" if f.out_reason == HOST_MEMORY else "Its worker is started again"
         )
         return Standing("waiting", f"The {lane} lane is out: {reason(f.out_reason)}. {then}.")
     if not f.up and f.waits_for is None:

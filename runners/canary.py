@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from core.canary import Verdict
 from core.chunks import chunk_size
 from core.errors import EngineFault
 from core.policy import Policy
@@ -20,7 +21,6 @@ from runners.corebook import CoreBook
 from runners.devices.base import Device
 from runners.engines.base import GenerateWork, Loaded, Ready, Said, Sampling
 from store import breakers, laneviews
-from store.canaries import Verdict
 from store.claims import Owner
 from store.journal import Sees, Tx
 from store.models.prompt_side import PromptSide

@@ -81,12 +81,7 @@ class Clocks:
 
     def disobeyed(self) -> list[str]:
         """Runners that hold a request whose cancel they have not obeyed in time."""
-        rows = self._driver.execute(
-            "SELECT l.runner FROM leases l JOIN requests r ON r.id = l.request_id WHERE r.cancel_asked = 1 AND "
-            "(SELECT max(e.at_us) FROM events e WHERE e.stream = r.id AND e.type = 'CancelAsked') <= ?",
-            (self._clock.now_us() - CANCEL_GRACE_US,),
-        ).fetchall()
-        return [row[0] for row in rows]
+        return claims.disobeyed(Look(self._driver, self._clock.now_us()), CANCEL_GRACE_US)
 
     def silent_s(self) -> float | None:
         """Seconds since the monitor wrote its last reading; None before the first."""

@@ -11,7 +11,7 @@ from core.policy import Policy
 from core.words import FaultClass
 from runners import stops
 from runners.children import Child, Exit, RunnerSpec
-from store import breakers, claims, failover, hostlane, roster
+from store import breakers, claims, failover, hostlane, laneviews, roster
 from store.journal import Tx
 from store.writer import Unit
 
@@ -46,14 +46,14 @@ _CRASHES: Final = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL,
 def after_death(child: Child, spec: RunnerSpec, left: Exit, killed_for: str | None, policy: Policy) -> Unit[None]:
     """The unit of work that tells a runner's death, and what follows for its requests and its lane."""
     fault = fault_of(spec, child.id, left, killed_for)
-    name, loaded, told = child.id, child.loaded, child.told
+    name, told = child.id, child.told
     load_failure = _load_failure(left, child.failed_starts, policy.lane_out_after)
 
     def unit(tx: Tx) -> None:
         exited = ev.RunnerExited(left.signal, left.code, killed_for, told)
         gone = tx.append(f"runner-{name}", exited, actor="supervisor")
         roster.strike(tx, name)
-        _count(tx, fault, policy, loaded=loaded or roster.was_up(tx, name), cause=gone.seq)
+        _count(tx, fault, policy, cause=gone.seq)
         _too_large(tx, fault, policy, cause=gone.seq)
         failover.runner_lost(tx, name, policy, fault, actor="supervisor", cause=gone.seq)
         if spec.lane == "cpu" and fault.kind in hostlane.PASSED:
@@ -74,7 +74,7 @@ def _too_large(tx: Tx, fault: ev.FaultSeen, policy: Policy, *, cause: int) -> No
             failover.after_fault(tx, request_id, size, policy, actor="supervisor", cause=cause)
 
 
-def _count(tx: Tx, fault: ev.FaultSeen, policy: Policy, *, loaded: bool, cause: int) -> None:
+def _count(tx: Tx, fault: ev.FaultSeen, policy: Policy, *, cause: int) -> None:
     """Let the device's breaker hear of it.
 
     Who died before its model was up says more of the model than of the device, unless the device is being tried. That
@@ -82,8 +82,9 @@ def _count(tx: Tx, fault: ev.FaultSeen, policy: Policy, *, loaded: bool, cause: 
     """
     before = breakers.breaker_of(tx, fault.device)
     trying = before is not None and before.state == "half-open" and fault.kind in failover.BLAMING | {"killed"}
-    told = fault.fault == "device" and breakers.is_lost(tx, fault.device)
-    if told or fault.fault not in {"worker", "device"} or not (loaded or trying or fault.fault == "device"):
+    told = fault.fault == "device" and laneviews.is_lost(tx, fault.device)
+    speaks = fault.fault == "device" or (fault.fault == "worker" and (trying or roster.was_up(tx, fault.runner)))
+    if told or not speaks:
         return
     held = [tx.state(request_id) for request_id in claims.held_by(tx, fault.runner)]
     blamed = fault.blames_input and any(state is not None and state.deaths for state in held)

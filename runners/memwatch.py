@@ -25,7 +25,7 @@ from runners.hostbudget import HostBudget
 from runners.needs import WORKER_BYTES
 from runners.process import Size, proportional, size_of, with_descendants
 from store import failover, hostlane, laneviews
-from store.journal import Tx
+from store.journal import Look, Tx
 
 log = logging.getLogger("failsoft")
 
@@ -49,7 +49,7 @@ class MemoryWatch:
         self._budget = budget
         chosen = [child for child in children if child.spec and child.spec.on_host]
         self._children = {child.spec.model: child for child in chosen if child.spec}
-        self._driver = driver
+        self._seen_now = Look(driver, 0)
         self._submit = submit
         self._policy = policy
         self._taking = True
@@ -98,8 +98,7 @@ class MemoryWatch:
 
     def _look(self, *, slow: bool) -> None:
         if slow:
-            rows = self._driver.execute("SELECT model, load_bytes FROM lanes WHERE lane='cpu'").fetchall()
-            self._loads = dict(rows)
+            self._loads = {lane.model: lane.load_bytes for lane in hostlane.lanes(self._seen_now)}
         for model, child in self._children.items():
             if slow or child.pid not in self._pids.get(model, ()):
                 self._pids[model] = with_descendants(child.pid) if child.pid else []
@@ -186,8 +185,8 @@ class MemoryWatch:
 
     def _lanes(self) -> None:
         """Take lanes out and in, as far as the record says otherwise."""
-        rows = self._driver.execute("SELECT model, serving, out_reason FROM lanes WHERE lane='cpu'").fetchall()
-        for model, serving, reason in rows:
+        for lane in hostlane.lanes(self._seen_now):
+            model, serving, reason = lane.model, lane.serving, lane.out_reason
             child = self._children.get(model)
             asked = self._asked.get(model)
             if child is None or (asked is not None and not asked.done()):

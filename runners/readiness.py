@@ -27,9 +27,6 @@ from store.journal import Look, Tx
 log = logging.getLogger("failsoft")
 
 _WARM_EVERY_S: Final = 10.0
-_WORK: Final = (
-    "SELECT 1 FROM requests WHERE lane='cpu' AND model=? AND state IN ('checkpointed','rerouted-cpu') LIMIT 1"
-)
 
 Submit = Callable[[Callable[[Tx], Any]], "Future[Any]"]
 
@@ -73,8 +70,9 @@ class Readiness:
             threading.Thread(target=_read_ahead, args=(list(self._files.values()),), daemon=True).start()
 
     def _needed(self, model: str) -> bool:
-        gpu = laneviews.lane_row(Look(self._driver, 0), "gpu", model)
-        return gpu is None or not gpu.serving or self._driver.execute(_WORK, (model,)).fetchone() is not None
+        look = Look(self._driver, 0)
+        gpu = laneviews.lane_row(look, "gpu", model)
+        return gpu is None or not gpu.serving or laneviews.has_work(look, "cpu", model)
 
     def _set(self, model: str, child: Child, *, wanted: bool) -> None:
         if child.wanted != wanted:

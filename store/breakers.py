@@ -14,13 +14,13 @@ import msgspec
 from core import breaker as rules
 from core import events as ev
 from core.breaker import Breaker
+from core.canary import CONTRADICTS, Verdict
 from core.contract import PathFacts
 from core.decision import BreakerFacts, Decision
 from core.errors import NotFound
 from core.policy import Policy
 from core.words import FaultClass
 from store import canaries, failover, house, laneviews
-from store.canaries import Verdict
 from store.journal import Sees, Tx
 
 _decode: Final = msgspec.json.Decoder(Breaker).decode
@@ -38,11 +38,6 @@ def open_ones(tx: Sees) -> dict[str, Breaker]:
     """Breakers that are open, by device."""
     rows = tx.execute("SELECT id, breaker_doc FROM devices WHERE breaker='open'", ()).fetchall()
     return {device: _decode(doc) for device, doc in rows}
-
-
-def is_lost(tx: Sees, device: str) -> bool:
-    """Whether the record says that the device is gone."""
-    return tx.execute("SELECT 1 FROM devices WHERE id=? AND state<>'ok'", (device,)).fetchone() is not None
 
 
 def fault(
@@ -88,7 +83,7 @@ def device_lost(tx: Tx, device: str, policy: Policy, *, reason: str, actor: str)
 def device_says(tx: Tx, device: str, policy: Policy, *, actor: str) -> None:
     """What is told of a device that is out may have changed: then that is one more fault of the same incident."""
     told, before = _said(tx, device), _said_before(tx, device)
-    if is_lost(tx, device) and told and before and told != before:
+    if laneviews.is_lost(tx, device) and told and before and told != before:
         fault(tx, device, ev.FaultCounted("device", "device-lost", actor, told), policy, actor=actor)
 
 
@@ -139,8 +134,7 @@ def _follow(tx: Tx, device: str, before: Breaker, verdict: Verdict, policy: Poli
 def _contradict(tx: Tx, contract: str, units: tuple[int, ...], policy: Policy, *, runner: str, cause: int) -> None:
     """The host's processor has answered for the first time: whoever was recorded with something else is wrong."""
     for other in canaries.contradicted(tx, contract, units):
-        note = "its first unit is not the one that the CPU lane answers"
-        told = ev.CanaryAnswered("wrong", other.name, other.units, 0, runner, note)
+        told = ev.CanaryAnswered("wrong", other.name, other.units, 0, runner, CONTRADICTS)
         said = tx.append(_stream(other.device), told, actor=runner, cause=cause)
         before = breaker_of(tx, other.device)
         if before is not None:
@@ -197,7 +191,7 @@ def _opening(tx: Sees, device: str) -> int | None:
 def _open(tx: Tx, device: str, reason: str, decision: Decision, policy: Policy, *, actor: str, cause: int) -> None:
     """It is held where the device is known to be gone; what only seems to be is tried again after the cooldown."""
     assert isinstance(decision.facts, BreakerFacts)
-    cooldown_us, held = int(rules.cooldown_s(decision.facts) * 1e6), is_lost(tx, device)
+    cooldown_us, held = int(rules.cooldown_s(decision.facts) * 1e6), laneviews.is_lost(tx, device)
     opened = tx.append(_stream(device), ev.BreakerOpened(reason, decision, cooldown_us, held), actor=actor, cause=cause)
     failing = decision.facts.fault == "device"
     failover.leave_device(

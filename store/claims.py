@@ -286,6 +286,16 @@ def overdue(tx: Sees, mono_us: int) -> list[tuple[str, str]]:
     return [(request_id, runner) for request_id, runner in late]
 
 
+def disobeyed(tx: Sees, grace_us: int) -> list[str]:
+    """Runners that hold a request although a cancel was asked for so long ago."""
+    rows = tx.execute(
+        "SELECT l.runner FROM leases l JOIN requests r ON r.id = l.request_id WHERE r.cancel_asked = 1 AND "
+        "(SELECT max(e.at_us) FROM events e WHERE e.stream = r.id AND e.type = 'CancelAsked') <= ?",
+        (tx.now_us - grace_us,),
+    )
+    return [row[0] for row in rows.fetchall()]
+
+
 def held_by(tx: Tx, runner: str) -> list[str]:
     """Requests a runner holds."""
     return [row[0] for row in tx.execute("SELECT request_id FROM leases WHERE runner=?", (runner,))]

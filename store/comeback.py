@@ -7,7 +7,7 @@ from core import returning
 from core.decision import Decision, ReturnFacts
 from core.policy import Policy
 from core.state import RequestState
-from store import claims, laneviews, rates, reservations
+from store import claims, laneviews, rates, reservations, roster
 from store.claims import Fence
 from store.journal import Sees, Tx
 
@@ -24,7 +24,6 @@ def decide(
     """Whether a request on the CPU lane is to go back now; `takeover_s` is what that would cost."""
     gpu, cpu = laneviews.lane_row(tx, "gpu", state.model), laneviews.lane_row(tx, "cpu", state.model)
     device = gpu.device if gpu is not None else ""
-    row = tx.execute("SELECT state FROM devices WHERE id=?", (device,)).fetchone()
     alike = gpu is not None and cpu is not None and gpu.contract == state.contract == cpu.contract
     return returning.decide(
         ReturnFacts(
@@ -33,7 +32,7 @@ def decide(
             units=state.units,
             units_left=state.max_units - state.units,
             pair=laneviews.pair(tx, state.model) if alike else "none",
-            gpu_serving=gpu is not None and gpu.serving and (row is None or row[0] == "ok") and _up(tx, state.model),
+            gpu_serving=gpu is not None and gpu.serving and _works(tx, device, state.model),
             gpu_waiting=laneviews.waiting(tx, "gpu", state.model) if gpu is not None else 0,
             gpu_slots=gpu.slots if gpu is not None else 1,
             spilling=reservations.spilling(tx, device),
@@ -77,10 +76,9 @@ def lane_out(tx: Tx, state: RequestState, policy: Policy, *, actor: str) -> bool
     return True
 
 
-def _up(tx: Sees, model: str) -> bool:
-    """Whether a runner of the GPU lane has the model loaded: waiting for one would cost more than going on."""
-    sql = "SELECT 1 FROM runners WHERE lane='gpu' AND model=? AND state IN ('idle','busy') LIMIT 1"
-    return tx.execute(sql, (model,)).fetchone() is not None
+def _works(tx: Sees, device: str, model: str) -> bool:
+    """Whether the GPU lane's device is there, and a runner has the model: waiting for one costs more than going on."""
+    return not laneviews.is_lost(tx, device) and roster.has_model(tx, "gpu", model)
 
 
 def go_back(tx: Tx, fence: Fence, policy: Policy, takeover_s: float | None) -> bool:

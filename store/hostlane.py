@@ -56,6 +56,21 @@ def seen(tx: Sees) -> LaneMemory | None:
     return None if row is None else msgspec.json.decode(row[0], type=LaneMemory)
 
 
+class LaneNow(msgspec.Struct, frozen=True):
+    """The CPU lane for one model, as the record has it: what its worker needs, and whether it takes work."""
+
+    model: str
+    load_bytes: int
+    serving: bool
+    out_reason: str | None
+
+
+def lanes(tx: Sees) -> list[LaneNow]:
+    """The CPU lane of each model."""
+    rows = tx.execute("SELECT model, load_bytes, serving, out_reason FROM lanes WHERE lane='cpu'", ()).fetchall()
+    return [LaneNow(model, load, bool(serving), reason) for model, load, serving, reason in rows]
+
+
 def loads(tx: Sees) -> dict[str, int]:
     """By model of the CPU lane: what its worker needs, of those that are up, on their way, or have work there."""
     rows = tx.execute(

@@ -14,6 +14,7 @@ from core.state import RequestState
 from core.words import Lane, PairClass
 from store import proofs
 from store.journal import Sees, Tx
+from store.tables import ACTIVE
 
 _WAITING: Final = f"SELECT count(*) FROM requests WHERE {CLAIMABLE_SQL} AND lane=? AND model=?"  # noqa: S608 -- constants
 _LANE: Final = (
@@ -111,6 +112,17 @@ def set_serving(tx: Tx, lane: Lane, model: str, reason: str | None, *, actor: st
     )
     event: ev.Event = ev.LaneIn(lane) if reason is None else ev.LaneOut(lane, reason, {"model": model})
     tx.append(f"lane-{lane}", event, actor=actor, cause=cause)
+
+
+def is_lost(tx: Sees, device: str) -> bool:
+    """Whether the record says that the device is gone."""
+    return tx.execute("SELECT 1 FROM devices WHERE id=? AND state<>'ok'", (device,)).fetchone() is not None
+
+
+def has_work(tx: Sees, lane: Lane, model: str) -> bool:
+    """Whether anybody waits for a lane, or is worked on there."""
+    sql = f"SELECT 1 FROM requests WHERE lane=? AND model=? AND {ACTIVE} LIMIT 1"  # noqa: S608 -- a constant
+    return tx.execute(sql, (lane, model)).fetchone() is not None
 
 
 def places(tx: Sees) -> int:

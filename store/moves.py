@@ -73,8 +73,7 @@ def _out(tx: Sees, model: str) -> ev.FaultSeen | None:
     row = laneviews.lane_row(tx, "gpu", model)
     if row is None:
         return ev.FaultSeen("device", "no-gpu", "gpu", "", "")
-    lost = tx.execute("SELECT 1 FROM devices WHERE id=? AND state<>'ok'", (row.device,)).fetchone() is not None
-    if lost:
+    if laneviews.is_lost(tx, row.device):
         return ev.FaultSeen("device", "device-lost", "gpu", "", row.device)
     if row.serving or row.breaker == "half-open":
         return None

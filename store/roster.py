@@ -64,6 +64,12 @@ def sign(tx: Tx, signs: Iterable[Sign]) -> None:
         )
 
 
+def has_model(tx: Sees, lane: Lane, model: str) -> bool:
+    """Whether a runner of the lane has the model in memory."""
+    sql = "SELECT 1 FROM runners WHERE lane=? AND model=? AND state IN ('idle','busy') LIMIT 1"
+    return tx.execute(sql, (lane, model)).fetchone() is not None
+
+
 def was_up(tx: Sees, runner: str) -> bool:
     """Whether it had its model, by the record."""
     sql = "SELECT 1 FROM events WHERE stream=? AND type='RunnerLoaded' LIMIT 1"

@@ -26,7 +26,7 @@ from store.journal import FIELDS, REQUEST_TYPES, Sees, chain, record_of
 FORMAT: Final = "failsoft-export-2"
 MOST_EVENTS: Final = 10_000
 _NAMES: Final = tuple(FIELDS.split(", "))
-_LATEST_US: Final = 253_402_300_799_000_000
+LATEST_US: Final = 253_402_300_799_000_000
 """The end of the year 9999: no time of a state may lie beyond, since none could be written down."""
 _SQL: Final = (
     f"SELECT {', '.join(f'e.{name}' for name in _NAMES)}, e.hash, coalesce(p.hash, '') FROM events e "  # noqa: S608
@@ -34,7 +34,7 @@ _SQL: Final = (
 )
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-Time = Annotated[int, msgspec.Meta(ge=0, le=_LATEST_US)]
+Time = Annotated[int, msgspec.Meta(ge=0, le=LATEST_US)]
 
 
 class StoredEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -174,7 +174,7 @@ def _fold(history: History) -> tuple[tuple[Recorded, ...], tuple[RequestState, .
 
 def _writable(state: RequestState) -> bool:
     times = [getattr(state, name) for name in state.__struct_fields__ if name.endswith("_us")]
-    return all(one is None or 0 <= one <= _LATEST_US for one in times)
+    return all(one is None or 0 <= one <= LATEST_US for one in times)
 
 
 def _spec(given: Submitted | None) -> Spec | None:

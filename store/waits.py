@@ -19,7 +19,7 @@ from core.machine import CLAIMABLE_SQL
 from core.standing import Standing, StandingFacts, standing
 from core.state import RequestState
 from core.words import SETTLED, Lane
-from store import breakers, house, laneviews, rates
+from store import breakers, house, laneviews, rates, roster
 from store.journal import Sees
 
 MOST: Final = 512
@@ -87,8 +87,6 @@ def picture(tx: Sees, lane: Lane, model: str) -> Picture:
     """Look at a lane."""
     row = laneviews.lane_row(tx, lane, model)
     device = row.device if row is not None else ""
-    lost = tx.execute("SELECT 1 FROM devices WHERE id=? AND state<>'ok'", (device,)).fetchone() is not None
-    up = "SELECT 1 FROM runners WHERE lane=? AND model=? AND state IN ('idle','busy') LIMIT 1"
     seen, answers = rates.rates_of(tx, lane, model), answers_of(tx, model)
     pace = Pace(lane, seen.prefill, seen.decode, row.slots if row is not None else 1, short_of(answers), len(answers))
     before = f"runner-{lane}-{model}-"
@@ -101,8 +99,8 @@ def picture(tx: Sees, lane: Lane, model: str) -> Picture:
         present=row is not None,
         out_reason=None if row is None or row.serving else row.out_reason or "starting",
         breaker=breakers.breaker_of(tx, device) or Breaker(),
-        lost=lost,
-        up=tx.execute(up, (lane, model)).fetchone() is not None,
+        lost=laneviews.is_lost(tx, device),
+        up=roster.has_model(tx, lane, model),
         load_s=None if loaded is None else loaded[0] / 1e6,
         pace=pace,
         line=eta.line_up(running, waiting, pace),
@@ -148,11 +146,10 @@ def look(tx: Sees, states: Iterable[RequestState]) -> dict[str, Outlook]:
 
 
 def newcomer(seen: Picture, now_us: int) -> Eta:
-    """When a new request would be taken up by a lane; its `low_s` and `high_s` tell the start, not the end."""
+    """When a new request with no work of its own would be taken up by a lane: its `start_low_s`, `start_high_s`."""
     found = standing(StandingFacts(running=False, lane=seen.lane, waits_for=None, **_lane_facts(seen)))
     last = 0 if seen.line is None else len(seen.line.low) - 1
-    whole = _eta(Work(0, 0, 0), seen, found, last, now_us)
-    return msgspec.structs.replace(whole, low_s=whole.start_low_s, high_s=whole.start_high_s)
+    return _eta(Work(0, 0, 0), seen, found, last, now_us)
 
 
 def place_after_s(seen: Picture, now_us: int) -> int | None:

@@ -16,6 +16,7 @@ from core.explain import rule_words
 from core.policy import Policy
 from core.whatif import NOTE, Asked, Changed, OtherPolicy, Tally, count
 from store.settings import size
+from store.transfer import LATEST_US
 from web import admit
 from web.api.answers import Call, answer, read_raw
 from web.services import Services
@@ -66,10 +67,6 @@ def other_policy(given: Mapping[str, Any]) -> OtherPolicy:
     return admit.convert(read, OtherPolicy)
 
 
-_LAST_US: Final = 253_402_214_400_000_000
-"""The last day that a time can be written of; nothing was recorded before 1970 or after that."""
-
-
 def moment(text: str | None, now_us: int, name: str) -> int | None:
     """Microseconds since 1970 of a time or of a span before now. Raises `Malformed`."""
     if text is None:
@@ -84,7 +81,7 @@ def moment(text: str | None, now_us: int, name: str) -> int | None:
             f"`{name}` is a time such as 2026-01-31T12:00:00Z, or a span before now such as 7d, 12h, 30m", param=name
         ) from None
     us = int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
-    return min(max(0, us), _LAST_US)
+    return min(max(0, us), LATEST_US)
 
 
 def _asked(rows: Sequence[Any]) -> list[Asked]:

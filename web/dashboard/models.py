@@ -149,8 +149,7 @@ class ModelPage(msgspec.Struct, frozen=True):
 
 
 def model_rows(views: Sequence[Mapping[str, Any]]) -> tuple[ModelRow, ...]:
-    """The list, served models first."""
-    ordered = sorted(views, key=lambda view: (not view["served"], view["id"]))
+    """The list, in the order of the API."""
     return tuple(
         ModelRow(
             id=view["id"],
@@ -164,7 +163,7 @@ def model_rows(views: Sequence[Mapping[str, Any]]) -> tuple[ModelRow, ...]:
             size=_file_size(view),
             problem=view["problem"] or "",
         )
-        for view in ordered
+        for view in views
     )
 
 

@@ -83,10 +83,10 @@ class Lanes(msgspec.Struct, frozen=True):
         limits = f"{row['context']:,} tokens each, {at_once}, {row['waiting']} of {limit} places taken"
         begins = self.begins.get((row["lane"], row["model"]))
         name = f"{lane_name(row['lane'])} lane · {row['model']}"
-        if begins is None or begins.low_s is None:
+        if begins is None or begins.start_low_s is None:
             why = "" if begins is None else f", since {begins.basis.removeprefix('unknown: ')}"
             return Instead(name, limits, f"unknown{why}")
-        return Instead(name, limits, spread(begins.low_s, begins.high_s), f"Resting on: {begins.basis}.")
+        return Instead(name, limits, spread(begins.start_low_s, begins.start_high_s), f"Resting on: {begins.basis}.")
 
 
 async def banner(
