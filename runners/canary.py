@@ -20,6 +20,7 @@ from core.policy import Policy
 from runners.corebook import CoreBook
 from runners.devices.base import Device
 from runners.engines.base import GenerateWork, Loaded, Ready, Said, Sampling
+from runners.pulse import Phase
 from store import breakers, laneviews
 from store.claims import Owner
 from store.journal import Sees, Tx
@@ -30,7 +31,6 @@ log = logging.getLogger("failsoft.runner")
 
 PROMPT: Final = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,"
 UNITS: Final = 8
-_WAIT_S: Final = 0.002
 _LATE: Final = 2
 """So many times `canary_every_s` without one is too long."""
 _HOLD_S: Final = 10.0
@@ -38,7 +38,7 @@ _HOLD_S: Final = 10.0
 
 
 class Canary:
-    """One runner's. `beat` is its sign of life."""
+    """One runner's. `beat` is its sign of life; the first canary belongs to loading."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Canary:
         device: Device | None,
         cores: CoreBook | None,
         fixed_threads: int | None,
-        beat: Callable[[], None],
+        beat: Callable[[Phase], None],
     ) -> None:
         self._owner = owner
         self._writer = writer
@@ -63,7 +63,7 @@ class Canary:
             sampling=Sampling(temperature=0.0),
             said=Said(prompt=PROMPT),
         )
-        self._host = CanaryHost(device, cores, fixed_threads, beat)
+        self._host = CanaryHost(device, cores, fixed_threads, lambda: beat("busy" if self._asked_at else "loading"))
         self._asked_at: float | None = None
         self._worked = False
 
@@ -149,10 +149,7 @@ class CanaryHost:
         """A grant of cores, waiting until there is one."""
         if self._cores is None:
             return 1
-        while (granted := self._cores.grant(self._fixed)) == 0:
-            self.pulse(0)
-            time.sleep(_WAIT_S)
-        return granted
+        return self._cores.wait(self._fixed, lambda: self.pulse(0))
 
     def chunk_size(self, done: int) -> int:
         """All of it."""

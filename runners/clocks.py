@@ -88,22 +88,6 @@ class Clocks:
         row = self._driver.execute("SELECT max(at_us) FROM readings").fetchone()
         return None if row[0] is None else max(0, self._clock.now_us() - row[0]) / 1e6
 
-    def devices(self) -> list[tuple[str, str, str | None, str, str]]:
-        """(id, state by the record, state by the latest reading, its reason, its advice).
-
-        A reading from before the record last changed says nothing about now; its state is None.
-        """
-        rows = self._driver.execute(
-            "SELECT d.id, d.state, r.doc FROM devices d "
-            "LEFT JOIN readings r ON r.device = d.id AND r.at_us > d.since_us"
-        ).fetchall()
-        found = []
-        for device, state, document in rows:
-            reading = msgspec.json.decode(document) if document else {}
-            words = (reading.get("reason") or "no longer answers", reading.get("advice") or "")
-            found.append((device, state, reading.get("state"), *words))
-        return found
-
 
 def expire_lease(tx: Tx, request_id: str, policy: Policy) -> None:
     """A lease ran out, or is missing: its owner is a zombie from here on."""

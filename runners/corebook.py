@@ -8,7 +8,8 @@ import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from store.clock import start_ticks
 
 _SLOT: Final = struct.Struct("<QQQ")
 _SLOTS: Final = 64
+_WAIT_S: Final = 0.002
 
 
 class CoreBook:
@@ -62,6 +64,13 @@ class CoreBook:
             threads = threads if most is None else min(threads, most)
             slots[mine] = (*self._me, threads)
             return threads
+
+    def wait(self, most: int | None, meanwhile: Callable[[], None]) -> int:
+        """A grant, as soon as there is one; until then `meanwhile` is called now and then, and may raise."""
+        while (granted := self.grant(most)) == 0:
+            meanwhile()
+            time.sleep(_WAIT_S)
+        return granted
 
     def release(self) -> None:
         """Give everything back: this runner has nothing to compute."""

@@ -21,7 +21,6 @@ from runners.pulse import Pulse
 from store.claims import Fence, renew
 from store.writer import Writer
 
-_WAIT_S: Final = 0.002
 _LOOK_US: Final = 2000
 CANCEL: Final = "cancel"
 DRAIN: Final = "drain"
@@ -118,12 +117,9 @@ class EngineHost:
         if self._cores is None:
             return 1
         began = time.monotonic()
-        while (granted := self._cores.grant(self._fixed_threads)) == 0:
-            self.pulse(0)
-            time.sleep(_WAIT_S)
-        self.granted = granted
+        self.granted = self._cores.wait(self._fixed_threads, lambda: self.pulse(0))
         self.waited_s += time.monotonic() - began
-        return granted
+        return self.granted
 
     def chunk_size(self, done: int) -> int:
         """By the plan pinned at admission."""

@@ -20,9 +20,12 @@ from typing import Final
 import msgspec
 
 from core import pool as rules
+from core.chunks import chunk_size
 from core.decision import Decision, PoolFacts, Seat
 from core.errors import AllocationFailed
+from core.lanes import turn_us
 from core.pool import BLOCK, PREEMPT, Mode, blocks_of
+from core.state import RequestState
 from core.words import Priority
 
 
@@ -251,3 +254,17 @@ class Pool:
         past, self._since = now - self._since, now
         self._held_time += past * BLOCK * sum(place.seat.held for place in self._places.values())
         self._filled_time += past * sum(place.filled for place in self._places.values())
+
+
+def enter(pool: Pool, state: RequestState) -> bool:
+    """Take the place in a shared cache that a request needs to start, its first chunk included."""
+    left = state.max_units - state.units
+    return pool.enter(
+        state.id,
+        priority=state.priority,
+        turn_us=turn_us(state.priority, state.created_us),
+        tokens=state.prompt_tokens + state.units,
+        most=state.prompt_tokens + state.max_units,
+        preemptions=state.preemptions,
+        first=left if state.whole else min(chunk_size(state.units, state.chunk_cap), left),
+    )

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from core.chunks import chunk_size
 from core.errors import (
     AllocationFailed,
     CannotContinue,
@@ -32,7 +31,6 @@ from core.errors import (
     StopWork,
     Unworkable,
 )
-from core.lanes import turn_us
 from core.machine import CLAIMABLE_SQL
 from core.state import RequestState
 from runners import stops
@@ -43,12 +41,13 @@ from runners.devices.base import Device
 from runners.devices.real import RealDevice, is_real, written
 from runners.devices.simulated import SimulatedDevice
 from runners.endings import Endings
+from runners.fitness import Fitness
 from runners.holding import Holding
 from runners.host import Doorbell, EngineHost
 from runners.keeper import Keeper
 from runners.loading import UPSTREAM, Loading, Place, build_of
 from runners.onboard import NotOnDevice
-from runners.pool import Pool
+from runners.pool import Pool, enter
 from runners.process import be_ended_first, die_with_parent, usable_cores
 from runners.pulse import Phase, Pulse
 from runners.speed import Speed
@@ -100,8 +99,6 @@ class Runner:
         self._busy = 0
         self._alone = False
         """What is worked on may end this worker: nothing is taken up beside it."""
-        self._sung = False
-        """A canary was answered rightly since the model was loaded."""
         self._busy_lock = threading.Lock()
         self._freed = threading.Event()
 
@@ -121,19 +118,20 @@ class Runner:
             driver = connection.connection.driver_connection
             assert isinstance(driver, sqlite3.Connection)
             bell = Doorbell(driver)
-            canary = self._canary(place)
+            fitness = self._fitness(place)
             next_look = 0.0
             while not self.draining.is_set() and self._exit is None:
-                held = canary.overdue()
+                held = fitness.canary.overdue()
                 look = held or time.monotonic() >= next_look
-                if self._busy == 0 and look and not self._fit(place, canary, driver):
+                if self._busy == 0 and look and not fitness.seen(Look(driver, self.clock.now_us())):
+                    self._exit = fitness.exit
                     break
                 self._beat("idle")
                 room = 0 if held and self._busy else self._room(slots)
                 if room and (bell.rang() or time.monotonic() >= next_look):
                     next_look = time.monotonic() + _RECHECK_S
                     while (room := self._room(slots)) and self._claim(driver, room, place.pool):
-                        canary.worked()
+                        fitness.canary.worked()
                 else:
                     self._pause(free=room > 0)
         for _ in threads:
@@ -156,8 +154,8 @@ class Runner:
             self._freed.wait(_FULL_S)
             self._freed.clear()
 
-    def _canary(self, place: Place) -> Canary:
-        return Canary(
+    def _fitness(self, place: Place) -> Fitness:
+        canary = Canary(
             self.owner,
             self.writer,
             self.policy,
@@ -165,32 +163,9 @@ class Runner:
             device=self.device,
             cores=self.cores if place.cores else None,
             fixed_threads=place.threads,
-            beat=lambda: self._beat("busy" if self._sung else "loading"),
+            beat=self._beat,
         )
-
-    def _fit(self, place: Place, canary: Canary, driver: sqlite3.Connection) -> bool:
-        """Whether what computes is still there, and answers the canary rightly if one is due; asked while it is idle.
-
-        The first canary belongs to loading: a model that cannot answer it is not up.
-        """
-        try:
-            place.loaded.check()
-            while canary.due(Look(driver, self.clock.now_us())) and not self.draining.is_set():
-                verdict = canary.ask(place.loaded)
-                if verdict in {"wrong", "slow"}:
-                    self._exit = stops.GARBAGE if verdict == "wrong" else stops.SLOW
-                    return False
-        except DeviceFault as fault:
-            self._exit = self.endings.device_lost(str(fault))
-            return False
-        except EngineFault as error:
-            log.error("%s", error)  # noqa: TRY400 -- the message says it all
-            self._exit = stops.ENGINE_FAILED
-            return False
-        except NoSpace as error:
-            log.warning("cannot write what a canary answered: %s", error)
-        self._sung = True
-        return True
+        return Fitness(place.loaded, canary, self.endings, self.draining)
 
     def _room(self, slots: int) -> int:
         """How many more may be taken up now."""
@@ -361,20 +336,6 @@ class Runner:
         self._pace_at = now + _PACE_EVERY_S
         seen, measured, owner, engine = pace.seen(), pace.measured, self.owner, self.speed.engine
         self.writer.submit(lambda tx: rates.see(tx, owner.lane, owner.model, seen, engine=engine, measured=measured))
-
-
-def enter(pool: Pool, state: RequestState) -> bool:
-    """Take the place in a shared cache that a request needs to start, its first chunk included."""
-    left = state.max_units - state.units
-    return pool.enter(
-        state.id,
-        priority=state.priority,
-        turn_us=turn_us(state.priority, state.created_us),
-        tokens=state.prompt_tokens + state.units,
-        most=state.prompt_tokens + state.max_units,
-        preemptions=state.preemptions,
-        first=left if state.whole else min(chunk_size(state.units, state.chunk_cap), left),
-    )
 
 
 def _suspect(taken: list[Claim]) -> bool:

@@ -31,15 +31,14 @@ from runners import accelerator, startup, stops
 from runners.accelerator import Accelerator
 from runners.children import Child, Exit, RunnerSpec
 from runners.clocks import Clocks
-from runners.cooldowns import Cooldowns
 from runners.deaths import after_death
-from runners.devices.base import OUT
 from runners.drain import Drain
 from runners.ground import address_of, bind, listen, lock_directory, require_loopback, usable
 from runners.hangs import Hangs
 from runners.hostbudget import HostBudget
 from runners.memwatch import MemoryWatch
 from runners.moves import Moves
+from runners.outages import Outages
 from runners.process import adopt_orphans, end_adopted, end_instance, oom_kills, resident_bytes
 from runners.pulse import Pulse
 from runners.readiness import Readiness
@@ -75,9 +74,6 @@ class Supervisor:
         self.stopping = threading.Event()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._oom_kills = oom_kills()
-        self._out: set[tuple[str, str]] = set()
-        self._said: dict[str, set[tuple[str, str]]] = {}
-        """What was said of each device that is out; a driver may say the same things in turns, for days."""
         self._gone = False
         """The data directory was deleted under us: nothing can be kept any more."""
 
@@ -117,7 +113,7 @@ class Supervisor:
                 driver = connection.connection.driver_connection
                 assert isinstance(driver, sqlite3.Connection)
                 self.drain = Drain(self.children, driver, self.policy)
-                self.cooldowns = Cooldowns(driver, self._later, self.writer.clock)
+                self.outages = Outages(self.children, driver, self._later, self.policy, self.writer.clock)
                 self.sleep = Sleep(self.writer.clock)
                 self.clocks = Clocks(driver, self._later, self.policy, self.writer.clock)
                 self.moves = Moves(driver, self._later, self.policy, self.writer.clock)
@@ -203,7 +199,7 @@ class Supervisor:
     def _start_due(self) -> None:
         for child in self.children:
             due = child.process is None and child.wanted and time.monotonic() >= child.not_before
-            if due and not self._device_out(child) and not self.memory.holds(child):
+            if due and not self.outages.holds(child) and not self.memory.holds(child):
                 try:
                     child.start(self._pass.get(id(child)))
                 except OSError as error:
@@ -212,11 +208,6 @@ class Supervisor:
                     continue
                 if child.spec is not None:
                     self._later(self._registration(child, child.spec))
-
-    def _device_out(self, child: Child) -> bool:
-        if child.spec is None:
-            return False
-        return ("device", child.spec.device) in self._out or self.cooldowns.open(child.spec.device)
 
     def _registration(self, child: Child, spec: RunnerSpec) -> Callable[[Tx], None]:
         name, pid, ticks = child.id, child.pid, child.ticks
@@ -241,7 +232,7 @@ class Supervisor:
                 continue
             self._runner_died(child, child.spec, left, killed_for)
             if left.code == stops.DEVICE_LOST:
-                self._out.add(("device", child.spec.device))  # the runner saw it first
+                self.outages.lost(child.spec.device)
             self.xids.died(child)
             if not child.wanted:
                 self.residents.died(child, pid)
@@ -261,7 +252,7 @@ class Supervisor:
         if slept_us := self.sleep.look():
             self._later(partial(breakers.host_resumed, slept_us=slept_us, actor="supervisor"))
         self.clocks.tick()
-        self.cooldowns.tick()
+        self.outages.cool()
         if self.drain.tick():
             return
         self.moves.tick()
@@ -272,34 +263,7 @@ class Supervisor:
             for child in self.children:
                 if child.id == runner:
                     child.kill("cancel-ignored")
-        self._devices()
-
-    def _devices(self) -> None:
-        for device, recorded, seen, reason, advice in self.clocks.devices():
-            if seen in OUT:
-                self._device_gone(device, reason, advice, known=recorded == "lost")
-            elif seen is None and recorded == "lost":
-                self._out.add(("device", device))
-            elif seen == "ok" and recorded == "lost":
-                self._later(partial(breakers.device_back, device=device, reason="it answers again", actor="supervisor"))
-                self._out.discard(("device", device))
-            elif seen == "ok":
-                self._out.discard(("device", device))
-                self._said.pop(device, None)
-
-    def _device_gone(self, device: str, reason: str, advice: str, *, known: bool) -> None:
-        self._out.add(("device", device))
-        for child in self.children:
-            if child.spec is not None and child.spec.device == device and child.process is not None:
-                child.kill("device-lost")
-        said = self._said.setdefault(device, set())
-        if (reason, advice) not in said:
-            log.error("device %s is lost: %s%s", device, reason, f". {advice}" if advice else "")
-        if not known:
-            self._later(lambda tx: breakers.device_lost(tx, device, self.policy, reason=reason, actor="supervisor"))
-        elif (reason, advice) not in said:
-            self._later(lambda tx: breakers.device_says(tx, device, self.policy, actor="supervisor"))
-        said.add((reason, advice))
+        self.outages.tick()
 
     def _beats(self) -> None:
         silent_s = self.clocks.silent_s()

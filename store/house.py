@@ -1,6 +1,8 @@
-"""The state of the house between runs: what a new run clears away, and whether this one is about to end."""
+"""The state of the house: what a new run clears away, what is read of devices, whether this run is about to end."""
 
 from typing import Final
+
+import msgspec
 
 from core import events as ev
 from store import samples
@@ -55,3 +57,30 @@ def known_cards(tx: Sees) -> tuple[str, ...]:
     """Ids of the real accelerators that were ever used with this record."""
     sql = "SELECT id FROM devices WHERE simulated=0 AND id NOT LIKE 'upstream:%' ORDER BY id"
     return tuple(row[0] for row in tx.execute(sql, ()).fetchall())
+
+
+class DeviceSeen(msgspec.Struct, frozen=True):
+    """A device by the record, beside its latest reading.
+
+    A reading from before the record last changed says nothing about now: then `seen` is None.
+    """
+
+    id: str
+    recorded: str
+    seen: str | None
+    reason: str
+    advice: str
+
+
+def devices_seen(tx: Sees) -> list[DeviceSeen]:
+    """Every device that is known."""
+    rows = tx.execute(
+        "SELECT d.id, d.state, r.doc FROM devices d LEFT JOIN readings r ON r.device = d.id AND r.at_us > d.since_us",
+        (),
+    ).fetchall()
+    found = []
+    for device, state, document in rows:
+        reading = msgspec.json.decode(document) if document else {}
+        why, advice = reading.get("reason") or "no longer answers", reading.get("advice") or ""
+        found.append(DeviceSeen(device, state, reading.get("state"), why, advice))
+    return found
