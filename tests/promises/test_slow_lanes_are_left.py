@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from house import House, until
+from house import House, kept, until
 from upstreams import built_in
 
 from runners.devices.simulated import SimulatedDevice
@@ -31,18 +31,13 @@ return_to_gpu = false
 def paced(root: Path, policy: str = POLICY) -> Iterator[House]:
     """A service of 40 units a second, whose GPU lane is known to be so fast."""
     home = House(root, config=policy)
-    try:
+    with kept(home):
         home.start({"FAILSOFT_NULL_TPS": "40"})
         home.runner("gpu")
         assert home.settled(home.submit("as usual", max_tokens=100))["lane"] == "gpu"
         until(lambda: usual(home) > 0, "the usual rate to be known")
         home.runner("cpu")
         yield home
-    finally:
-        home.client.close()
-        if home.process is not None and home.process.poll() is None:
-            home.process.kill()
-            home.process.wait()
 
 
 def usual(home: House) -> float:

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import httpx
 import pytest
-from house import House, house, until
+from house import House, house, kept, until
 
 from runners.process import proportional, with_descendants
 
@@ -185,17 +185,12 @@ def mixed(root: Path) -> Iterator[House]:
     two = config("null_load_bytes = 3221225472", cpu_budget_bytes=2 * GIB, cpu_queue_limit=200)
     home = House(root, model="smollm2-135m", more_models=("null",), gpu=None, config=two)
     address = home.paths.run / "address"
-    try:
+    with kept(home):
         home.start(ready=False)  # it is not: one of its models cannot be served
         until(lambda: address.exists() and address.read_text(), "the address")
         home.client.base_url = httpx.URL(address.read_text())
         home.runner("cpu")
         yield home
-    finally:
-        home.client.close()
-        if home.process is not None and home.process.poll() is None:
-            home.process.kill()
-            home.process.wait()
 
 
 @pytest.mark.usefixtures("model_house")

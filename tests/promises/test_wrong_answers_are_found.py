@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fake_upstream import FakeUpstream
-from house import House, house, until
+from house import House, house, kept, until
 from upstreams import BOX, built_in, config, prove, spliced
 
 from runners.devices.simulated import SimulatedDevice
@@ -74,18 +74,13 @@ def test_a_card_that_computes_garbage_is_found_by_its_canary(tmp_path: Path) -> 
 def test_a_card_that_is_fast_and_wrong_from_the_start_never_gets_work(tmp_path: Path) -> None:
     home = House(tmp_path / "data", config="[policy]\nrestart_backoff_s = 0.02\nbreaker_cooldown_s = 0.5\n")
     SimulatedDevice(home.paths.sim / "sim-0.json", 1 << 30).set_garbage(garbage=True)
-    try:
+    with kept(home):
         home.start()
         until(lambda: openings(home, "sim-0"), "the card to be found wrong")
         view = home.settled(home.submit("hello", max_tokens=20))
         assert (view["lane"], view["output"]["text"]) == ("cpu", built_in("hello", 20))
         until(lambda: len(openings(home, "sim-0")) >= 2, "it to be tried again")
         assert set(openings(home, "sim-0")) == {"canary-wrong"}
-    finally:
-        home.client.close()
-        if home.process is not None and home.process.poll() is None:
-            home.process.kill()
-            home.process.wait()
 
 
 @pytest.mark.parametrize(

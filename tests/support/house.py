@@ -197,10 +197,16 @@ class House:
 
 @contextmanager
 def house(root: Path, **options: Any) -> Iterator[House]:
-    """A running service; whatever the test does, nothing of it is left alive."""
-    made = House(root, **options)
-    try:
+    """A running service."""
+    with kept(House(root, **options)) as made:
         yield made.start()
+
+
+@contextmanager
+def kept(made: House) -> Iterator[House]:
+    """Whatever the test does with it, nothing of it is left alive."""
+    try:
+        yield made
     finally:
         made.client.close()
         if made.process is not None and made.process.poll() is None:

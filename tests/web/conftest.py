@@ -147,6 +147,19 @@ class Box:
         hand.finish(texts[-1])
         return str(view["id"])
 
+    def moved(self, prompt: str = "hello") -> str:
+        """A request that went on at the CPU after its GPU runner was killed; nine events."""
+        view = self.submit(max_tokens=40, prompt=prompt)
+        gpu, cpu = self.hand("gpu"), self.hand("cpu")
+        gpu.take()
+        gpu.say("one ")
+        gpu.say("two ")
+        gpu.die()
+        assert cpu.take() == view["id"]
+        cpu.say("three ")
+        cpu.finish("four")
+        return str(view["id"])
+
     def erase(self, request_id: str) -> None:
         self.writer.run(lambda tx: commands.erase(tx, request_id, actor="test"))
 
@@ -204,3 +217,15 @@ def _end_all(tx: Any) -> None:
             tx.append(request_id, ev.Cancelled(), actor="test")
         else:
             commands.cancel(tx, request_id, actor="test")
+
+
+@pytest.fixture
+def accounted(make_box: Any) -> Any:
+    """A card of 1 GiB, 256 MiB of them headroom, and a model of 1 MiB a token: five requests, two of them too large."""
+    box = make_box()
+    row = LaneRow("gpu", "null", True, None, 2048, "sim-0", "null", NULL_ENTRY.contract, token_bytes=1 << 20)
+    box.writer.run(lambda tx: put_lane(tx, row))
+    for tokens in (100, 900, 100, 100, 900):
+        view = box.submit(prompt="hello", max_tokens=tokens - 5, allow_shrink=False)
+        box.client.post(f"/api/requests/{view['id']}/cancel", json={})
+    return box

@@ -5,22 +5,8 @@ from typing import Any
 import pytest
 
 from core.policy import Policy
-from store.laneviews import LaneRow, put_lane
-from store.models.catalog import NULL_ENTRY
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def accounted(make_box: Any) -> Any:
-    """A card of 1 GiB, 256 MiB of them headroom, and a model of 1 MiB a token: five requests, two of them too large."""
-    box = make_box()
-    row = LaneRow("gpu", "null", True, None, 2048, "sim-0", "null", NULL_ENTRY.contract, token_bytes=MIB)
-    box.writer.run(lambda tx: put_lane(tx, row))
-    for tokens in (100, 900, 100, 100, 900):
-        view = box.submit(prompt="hello", max_tokens=tokens - 5, allow_shrink=False)
-        box.client.post(f"/api/requests/{view['id']}/cancel", json={})
-    return box
 
 
 def ask(box: Any, **body: Any) -> dict[str, Any]:

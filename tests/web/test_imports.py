@@ -15,20 +15,6 @@ FIELDS = ("seq", "event_id", "stream", "version", "type", "schema", "at_us", "ac
           "device_epoch", "cause_seq", "data")  # fmt: skip
 
 
-def moved(box: Any, prompt: str = "hello") -> str:
-    """A request that went on at the CPU after its GPU runner was killed; nine events."""
-    view = box.submit(max_tokens=40, prompt=prompt)
-    gpu, cpu = box.hand("gpu"), box.hand("cpu")
-    gpu.take()
-    gpu.say("one ")
-    gpu.say("two ")
-    gpu.die()
-    assert cpu.take() == view["id"]
-    cpu.say("three ")
-    cpu.finish("four")
-    return str(view["id"])
-
-
 def exported(box: Any, id_: str) -> dict[str, Any]:
     found: dict[str, Any] = box.client.get(f"/api/requests/{id_}/export").raise_for_status().json()
     return found
@@ -63,7 +49,7 @@ def upload(box: Any, name: str, content: bytes, token: str | None = None) -> Any
 
 def test_a_history_opens_elsewhere_as_it_was_there(make_box: Any) -> None:
     here, there = make_box(), make_box()
-    id_ = moved(here)
+    id_ = here.moved()
     document = exported(here, id_)
     assert document["format"] == FORMAT
     import_id = brought(there, document)
@@ -97,7 +83,7 @@ def test_it_is_no_request_here_and_cannot_be_acted_on(make_box: Any) -> None:
 
 def test_the_same_file_is_the_same_import_and_can_be_removed(make_box: Any) -> None:
     box = make_box()
-    document = exported(box, moved(box))
+    document = exported(box, box.moved())
     import_id = brought(box, document)
     again = send(box, document)
     assert (again.status_code, again.json()["id"]) == (200, import_id)
@@ -196,7 +182,7 @@ FORGERIES: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_what_does_not_fit_is_refused_with_the_place(box: Any, forgery: str) -> None:
-    document = exported(box, moved(box))
+    document = exported(box, box.moved())
     change, told = FORGERIES[forgery]
     change(document)
     answer = send(box, document)
@@ -235,7 +221,7 @@ def test_a_file_that_is_too_large_is_refused(box: Any) -> None:
 
 
 def test_the_form_takes_a_file_and_leads_to_its_page(box: Any) -> None:
-    id_ = moved(box, prompt="Größe — 大きさ")
+    id_ = box.moved(prompt="Größe — 大きさ")
     answer = upload(box, "history.json", box.client.get(f"/api/requests/{id_}/export").content)
     assert answer.status_code == 303, answer.text
     path = answer.headers["location"]
@@ -250,7 +236,7 @@ def test_the_form_takes_a_file_and_leads_to_its_page(box: Any) -> None:
 
 
 def test_a_form_of_another_site_is_not_taken(box: Any) -> None:
-    document = json.dumps(exported(box, moved(box))).encode()
+    document = json.dumps(exported(box, box.moved())).encode()
     assert upload(box, "x.json", document, token="guess").status_code == 403
     import_id = brought(box, json.loads(document))
     assert box.client.post(f"/imports/{import_id}/remove", data={"_form": "guess"}).status_code == 403
@@ -259,7 +245,7 @@ def test_a_form_of_another_site_is_not_taken(box: Any) -> None:
 
 
 def test_a_page_has_the_link_that_exports_it(box: Any) -> None:
-    id_ = moved(box)
+    id_ = box.moved()
     assert f"/api/requests/{id_}/export" in [a.get("href") for a in read(box, f"/requests/{id_}").all("a")]
 
 

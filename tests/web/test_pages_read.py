@@ -11,21 +11,6 @@ from core import events as ev
 from core.decision import Decision, SafepointFacts
 from store.laneviews import LaneRow, put_lane
 
-
-def moved(box: Any) -> str:
-    """A request that went on at the CPU after its GPU runner was killed."""
-    view = box.submit(max_tokens=40)
-    gpu, cpu = box.hand("gpu"), box.hand("cpu")
-    gpu.take()
-    gpu.say("one ")
-    gpu.say("two ")
-    gpu.die()
-    assert cpu.take() == view["id"]
-    cpu.say("three ")
-    cpu.finish("four")
-    return str(view["id"])
-
-
 # ---- for every page ------------------------------------------------------------------------------------------
 
 
@@ -44,8 +29,8 @@ def any_page(request: pytest.FixtureRequest, box: Any) -> Any:
         return box.client.get(RECORD[request.param])
     path = {
         "overview": lambda: "/",
-        "request": lambda: f"/requests/{moved(box)}",
-        "travel": lambda: f"/requests/{moved(box)}?at=6",
+        "request": lambda: f"/requests/{box.moved()}",
+        "travel": lambda: f"/requests/{box.moved()}?at=6",
         "stopped": lambda: f"/requests/{box.failed('abc')}",
         "missing": lambda: "/requests/req_unknown",
     }[request.param]()
@@ -164,7 +149,7 @@ def test_a_machine_without_accelerator_is_not_degraded(box: Any) -> None:
 
 
 def test_completed_after_failover_does_not_look_like_completed(box: Any) -> None:
-    plain, scarred = box.completed("a", "b"), moved(box)
+    plain, scarred = box.completed("a", "b"), box.moved()
     page = read(box, "/")
     rows = page.text("requests")
     assert rows.partition(scarred[-7:])[2].startswith(" completed after failover CPU")
@@ -190,7 +175,7 @@ def test_requests_by_state_and_by_page(make_box: Any) -> None:
 
 
 def test_the_same_address_gives_the_parts_alone(box: Any) -> None:
-    for path in ("/", f"/requests/{moved(box)}", f"/requests/{moved(box)}?at=3"):
+    for path in ("/", f"/requests/{box.moved()}", f"/requests/{box.moved()}?at=3"):
         whole, parts = read(box, path), read(box, path, **{"HX-Request": "true"})
         assert not parts.all("html")
         swapped = [attrs["id"] for _tag, attrs in parts.elements if attrs.get("hx-swap-oob") == "true"]
@@ -205,7 +190,7 @@ def test_the_same_address_gives_the_parts_alone(box: Any) -> None:
 
 
 def test_a_failover_is_told_in_three_lines(box: Any) -> None:
-    page = read(box, f"/requests/{moved(box)}")
+    page = read(box, f"/requests/{box.moved()}")
     turns = page.text("turns")
     assert "Seen Fault seen on the GPU lane: the worker was killed. v5" in turns
     assert "Rule continue-identical the CPU path answers identically" in turns
@@ -221,7 +206,7 @@ def test_a_failover_is_told_in_three_lines(box: Any) -> None:
 
 
 def test_the_cause_chain_is_links_and_each_event_has_its_json(box: Any) -> None:
-    id_ = moved(box)
+    id_ = box.moved()
     page = read(box, f"/requests/{id_}")
     history = box.client.get(f"/api/requests/{id_}/events").json()["items"]
     assert [one for one in page.order if re.fullmatch(r"v[0-9]+", one)] == [f"v{e['version']}" for e in history]
@@ -292,7 +277,7 @@ def test_an_unknown_request_gets_a_friendly_page(box: Any) -> None:
 
 
 def test_each_moment_is_what_the_replay_says(box: Any) -> None:
-    id_ = moved(box)
+    id_ = box.moved()
     last = len(box.client.get(f"/api/requests/{id_}/events").json()["items"])
     assert last == 9
     for at in range(1, last + 1):
@@ -311,7 +296,7 @@ def test_each_moment_is_what_the_replay_says(box: Any) -> None:
 
 
 def test_steps_lead_along_the_history(box: Any) -> None:
-    id_ = moved(box)
+    id_ = box.moved()
     address = f"/requests/{id_}"
 
     def steps(at: int) -> dict[str, str | None]:
@@ -334,7 +319,7 @@ def test_steps_lead_along_the_history(box: Any) -> None:
 
 
 def test_the_slider_is_a_form_with_marks(box: Any) -> None:
-    id_ = moved(box)
+    id_ = box.moved()
     page = read(box, f"/requests/{id_}?at=4")
     form = next(f for f in page.all("form") if f.get("id") == "travel")
     assert (form["method"], form["action"]) == ("get", f"/requests/{id_}")
@@ -344,7 +329,7 @@ def test_the_slider_is_a_form_with_marks(box: Any) -> None:
 
 
 def test_what_an_event_changed_is_told_before_and_after(box: Any) -> None:
-    page = read(box, f"/requests/{moved(box)}?at=6")
+    page = read(box, f"/requests/{box.moved()}?at=6")
     told = page.text("moment")
     assert "What event 6 changed Rerouted" in told
     assert "state checkpointed rerouted-cpu" in told
