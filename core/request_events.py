@@ -211,6 +211,8 @@ class EffectDelivered(Event, frozen=True):
 
     key: str
     effect: str
+    of_output: bool = False
+    """It is an effect of what the request said, such as a tool that was called; notices about it are none."""
 
 
 class ContentErased(Event, frozen=True):

@@ -40,8 +40,6 @@ _SHOWN: Final = (
 )
 FORGET: Final = 500
 """How many old notices are forgotten in one transaction."""
-_NOTICE: Final = "webhook "
-"""How the effects begin that are notices: they tell of the request, and are none of what it says."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ENTER: Final = (
     "INSERT INTO outbox (request_id, key, type, target, payload, state, tries, next_us, created_us) "
@@ -80,7 +78,7 @@ def delivered(tx: "Tx", notice: Notice) -> bool:
         (tx.now_us, notice.key),
     ).rowcount
     if changed:
-        tx.append(notice.request_id, ev.EffectDelivered(notice.key, f"{_NOTICE}{notice.type}"), actor="web")
+        tx.append(notice.request_id, ev.EffectDelivered(notice.key, f"webhook {notice.type}"), actor="web")
     return bool(changed)
 
 
@@ -105,7 +103,7 @@ def effects(tx: "Sees", request_id: str, *, since_checkpoint: bool) -> bool:
     if since_checkpoint:
         row = tx.execute(_LAST_CHECKPOINT, (request_id,)).fetchone()
         last = 0 if row is None else row[0]
-    return tx.execute(_EFFECT, (request_id, last, len(_NOTICE), _NOTICE)).fetchone() is not None
+    return tx.execute(_EFFECT, (request_id, last)).fetchone() is not None
 
 
 _LAST_CHECKPOINT: Final = (
@@ -113,7 +111,7 @@ _LAST_CHECKPOINT: Final = (
 )
 _EFFECT: Final = (
     "SELECT 1 FROM events WHERE stream=? AND version>? AND type='EffectDelivered' "
-    "AND substr(json_extract(data, '$.effect'), 1, ?)<>? LIMIT 1"
+    "AND json_extract(data, '$.of_output')=1 LIMIT 1"
 )
 
 

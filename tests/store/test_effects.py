@@ -7,7 +7,7 @@ from core import events as ev
 from core.errors import Conflict
 from store import commands, outbox
 
-PAID = ev.EffectDelivered("call-0", "tool pay")
+PAID = ev.EffectDelivered("call-0", "tool pay", of_output=True)
 TOLD = ev.EffectDelivered("req-0-4", "webhook request.rerouted")
 
 
