@@ -1,11 +1,8 @@
-"""What the workers of the CPU lane may hold of the host's memory together, and what holds them to it.
+"""What holds the workers of the CPU lane to their share of the host's memory (`core.hostbudget`).
 
-1. The budget is what the host has available, mapped files of ours counted as needed, less the floor; or a fixed one, of
-   which a tenth is the reserve. Nothing is promised or taken up beyond that: the soft limit.
-2. The hard limit is the whole of a fixed budget, or half of the floor. It holds by mechanism: the kernel does it, in a
-   group of the workers' own (`runners.cgroups`); where there is none, the data segment of each process is limited, and
-   `runners.memwatch` looks at all of them together.
-3. Never the address space: engines map far more than they use.
+1. The hard limit holds by mechanism: the kernel does it, in a group of the workers' own (`runners.cgroups`); where
+   there is none, the data segment of each process is limited, and `runners.memwatch` looks at all of them together.
+2. Never the address space: engines map far more than they use.
 """
 
 import hashlib
@@ -13,40 +10,16 @@ import logging
 import resource
 from typing import Final, Literal
 
-import msgspec
-
+from core.hostbudget import HostReading, Limits, limits
 from core.policy import Policy
 from runners.cgroups import Group, NoGroup
-from runners.devices.host import HostReading, observe_host
+from runners.devices.host import observe_host
 from store.database import Paths
-from store.hostlane import promisable
 
 log = logging.getLogger("failsoft")
 
 SLACK: Final = 256 << 20
 """What a process may map beyond the hard limit and never touch: stacks, and what allocators keep in reserve."""
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """Bytes that the workers may hold together."""
-
-    soft: int
-    """Beyond it nothing is taken up."""
-    hard: int
-    """Beyond it a worker is ended."""
-    limited_by: str
-
-
-def limits(policy: Policy, reading: HostReading, held: int, mapped: int) -> Limits:
-    """The limits now, where the workers hold `held` bytes already, `mapped` of them files."""
-    floor = int(reading.total * policy.host_floor)
-    room = held + reading.available - mapped
-    soft, hard, by = room - floor, room - floor // 2, reading.limited_by
-    if policy.cpu_budget_bytes and promisable(policy) < soft:
-        soft, by = promisable(policy), "cpu_budget_bytes"
-    if policy.cpu_budget_bytes:
-        hard = min(hard, policy.cpu_budget_bytes)
-    return Limits(max(0, soft), max(0, hard), by)
 
 
 class HostBudget:

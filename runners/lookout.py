@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
+from core.hostbudget import limits
 from core.policy import Policy
 from runners.cgroups import own_levels, refusal
 from runners.devices.host import observe_host
-from runners.hostbudget import limits
 from runners.process import usable_cores
 
 

@@ -11,15 +11,11 @@ import msgspec
 
 from core.admission import HOST_MEMORY
 from core.decision import HostFacts
+from core.hostbudget import promisable
 from core.policy import Policy
 from store.journal import Sees, Tx
 
 _KEY: Final = "cpu-memory"
-
-
-def promisable(policy: Policy) -> int:
-    """Of a fixed budget, what may be promised and taken up: a tenth is kept in reserve. 0: it is not fixed."""
-    return policy.cpu_budget_bytes * 9 // 10
 
 
 class LaneMemory(msgspec.Struct, frozen=True):

@@ -8,20 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
+from core.hostbudget import HostReading
 from runners.cgroups import ROOT, counts, own_levels
 
 _V1: Final = ROOT / "memory"
-
-
-class HostReading(msgspec.Struct, frozen=True):
-    """Bytes: what there is, and of it what may still be used; the smaller of the kernel's and the cgroups' answers."""
-
-    total: int
-    available: int
-    limited_by: str
-    """`memory` or the cgroup whose limit is nearest."""
 
 
 def observe_host() -> HostReading:

@@ -21,10 +21,11 @@ import msgspec
 import pynvml
 from pynvml import NVMLError
 
+from core.hostbudget import HostReading
 from runners.devices import questions
 from runners.devices.base import MigPlace, Reading, XidSeen
 from runners.devices.codes import meaning
-from runners.devices.host import HostReading, observe_host
+from runners.devices.host import observe_host
 from runners.devices.processes import share
 from runners.devices.standing import Judgement, Standing
 from runners.devices.unified import is_unified

@@ -14,10 +14,10 @@ import pytest
 from fake_nvml import GIB, MIB, NONE, FakeCard, FakeEvent, FakeNvml, FakeSlice
 from house import until
 
+from core.hostbudget import HostReading
 from runners.devices.base import MigPlace, Reading
 from runners.devices.codes import meaning
 from runners.devices.finder import Finder
-from runners.devices.host import HostReading
 from runners.devices.nvml import Card, Driver
 from runners.devices.processes import marked, share
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from core.hostbudget import HostReading, limits
 from core.policy import Policy
 from runners import cgroups
 from runners.cgroups import Group, NoGroup
-from runners.devices.host import HostReading, left_in, observe_host
-from runners.hostbudget import SLACK, HostBudget, limits
+from runners.devices.host import left_in, observe_host
+from runners.hostbudget import SLACK, HostBudget
 from runners.process import proportional, size_of, with_descendants
 from store.database import Paths
 
