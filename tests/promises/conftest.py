@@ -3,15 +3,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from house import House, house
-
-FAST = """
-[policy]
-restart_backoff_s = 0.02
-restart_backoff_max_s = 0.1
-hang_grace_s = 2.0
-"""
-
+from house import FAST, House, house
 
 @pytest.fixture
 def null_house(tmp_path: Path) -> Iterator[House]:

@@ -34,7 +34,7 @@ def device(home: House, *command: str) -> None:
 
 def prompt(number: int) -> str:
     """Two long ones, which hold the places of the GPU lane, and many short ones."""
-    return f"[[tps={2 if number < HOLDERS else 20}]] {number}"
+    return f"[[tps={2 if number < HOLDERS else 10}]] {number}"
 
 
 def units(number: int) -> int:
@@ -96,7 +96,8 @@ def test_sixty_requests_and_the_device_is_lost(tmp_path: Path) -> None:
             assert (view["degraded"]["reason_code"], view["degraded"]["lane"]) == ("cpu-lane-full", "gpu")
         for view in found:
             assert view["degraded"], "whoever does not get what it asked for is told"
-        header = home.client.get(f"/api/requests/{in_place[-1]['id']}").headers
+        newest = in_place[0]["id"]  # the last that room on the CPU lane will come to
+        header = home.client.get(f"/api/requests/{newest}").headers
         assert header["x-degraded"] == "cpu-lane-full"
         before = moved_to_cpu(home)
         until(lambda: moved_to_cpu(home) > before, "room on the CPU lane, and somebody to take it")

@@ -4,14 +4,27 @@ import json
 import random
 import signal
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from house import House, until
+from house import FAST, House, house, until
 
 QUESTION = "Tell me why the sky is blue, in a few sentences."
 SAMPLED = {"max_tokens": 96, "temperature": 0.8, "seed": 7}
 GREEDY = {"max_tokens": 96, "temperature": 0.0, "seed": 7}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with house(tmp_path_factory.mktemp("null") / "data", config=FAST) as made:
+        yield made
+
+
+@pytest.fixture
+def null_house(shared: House) -> House:
+    """One service for all of them: they strike its runners only."""
+    return shared.well()
 
 
 @pytest.fixture(scope="module")

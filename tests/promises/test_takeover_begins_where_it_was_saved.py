@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from house import House, house, until
+from house import House, house, kept, until
 from null_answer import answer_to
 
 PREFILL = {"FAILSOFT_NULL_PREFILL_TPS": "1500"}
@@ -25,15 +25,15 @@ return_to_gpu = false
 """
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[House]:
-    made = House(tmp_path / "data", config=CONFIG)
-    try:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with kept(House(tmp_path_factory.mktemp("saved") / "data", config=CONFIG)) as made:
         yield made.start(PREFILL)
-    finally:
-        made.client.close()
-        if made.process is not None and made.process.poll() is None:
-            made.kill()
+
+
+@pytest.fixture
+def home(shared: House) -> House:
+    return shared.well()
 
 
 def event(home: House, request_id: str, type_: str) -> dict[str, Any]:
@@ -87,6 +87,7 @@ def of_another_prompt(file: Path) -> None:
     [(empty, "damaged"), (cut, "damaged"), (flip, "damaged"), (of_another_prompt, "damaged"), (Path.unlink, "missing")],
 )
 def test_what_was_harmed_is_not_used_and_the_answer_is_the_same(home: House, harm: Any, reason: str) -> None:
+    helper = home.runner("cpu")
     request_id = home.submit("", prompt=TEXT, max_tokens=60)
     harm(saved_file(home, request_id))
     home.send(home.runner("gpu"), signal.SIGKILL)
@@ -98,7 +99,7 @@ def test_what_was_harmed_is_not_used_and_the_answer_is_the_same(home: House, har
     # The next one is not harmed by it.
     after = home.settled(home.submit("after", max_tokens=8))
     assert after["state"] == "completed"
-    assert len(home.rows("SELECT 1 FROM runners WHERE lane='cpu'")) == 1, "the CPU runner was not harmed by it either"
+    assert home.runner("cpu") == helper, "the CPU runner was not harmed by it either"
 
 
 def test_one_of_another_kind_is_left_alone(home: House) -> None:
@@ -166,8 +167,8 @@ def test_nothing_is_left_on_the_disk_when_it_is_over(home: House) -> None:
     request_id = home.submit("", prompt=TEXT, max_tokens=150)
     saved_file(home, request_id)
     until(lambda: home.types(request_id).count("SnapshotSaved") >= 2, "a second saved state")
-    kept = [file for file in home.paths.snapshots.iterdir() if file.suffix == ".kv"]
-    assert len(kept) <= 2
+    files = [file for file in home.paths.snapshots.iterdir() if file.suffix == ".kv"]
+    assert len(files) <= 2
     home.settled(request_id)
     assert home.rows("SELECT count(*) FROM snapshots") == [(0,)]
 

@@ -37,6 +37,15 @@ def alive(pids: list[int]) -> list[int]:
     return [pid for pid in pids if start_ticks(pid) is not None]
 
 
+FAST = """
+[policy]
+restart_backoff_s = 0.02
+restart_backoff_max_s = 0.1
+hang_grace_s = 2.0
+"""
+"""Settings of a service whose runners are struck often: quick to start them again, quick to see that one hangs."""
+
+
 class House:
     def __init__(
         self,
@@ -55,11 +64,14 @@ class House:
         self.config.write_text(steady(config))
         self.process: subprocess.Popen[bytes] | None = None
         self.log = root / "service.log"
+        self.environment: dict[str, str] = {}
         self.client = httpx.Client(timeout=60.0)
 
     # ---- life ----
 
     def start(self, environment: dict[str, str] | None = None, *, ready: bool = True) -> "House":
+        """Start it, with what is added to the environment from this time on."""
+        self.environment |= environment or {}
         (self.paths.run / "address").unlink(missing_ok=True)
         command = [sys.executable, "-m", "runners.supervisor", "--data", str(self.paths.root), "--port", "0"]
         command += ["--config", str(self.config)]
@@ -68,10 +80,25 @@ class House:
         command += ["--simulate-gpu", self.gpu] if self.gpu else []
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env=os.environ | (environment or {}), stdout=log, stderr=log
+                command, cwd=ROOT, env=os.environ | self.environment, stdout=log, stderr=log
             )
         if ready:
             self.wait_ready()
+        return self
+
+    def well(self) -> "House":
+        """Wait until it is as a new one would be: it runs, nobody's request is open, and each lane has its worker.
+
+        For a service that tests share, whatever the one before did to it.
+        """
+        if self.process is None or self.process.poll() is not None:
+            self.start()
+        marks = ",".join("?" * len(SETTLED))
+        unsettled = f"SELECT 1 FROM requests WHERE state NOT IN ({marks})"
+        until(lambda: not self.rows(unsettled, *SETTLED), "the requests of the test before to settle")
+        until(lambda: self.serves("gpu") and self.serves("cpu"), "both lanes to serve")
+        for lane in ("gpu", "cpu"):
+            self.runner(lane)
         return self
 
     def wait_ready(self) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 import pytest
-from house import PATIENCE_S, House, until
+from house import FAST, PATIENCE_S, House, house, until
 
 Failsoft = Callable[..., Any]
 Spawn = Callable[..., subprocess.Popen[bytes]]
 
 TEXT = "".join(f"{number:03d} " for number in range(60))
-PROMPT = f"[[tps=60]] [[emit={TEXT}]]"
+PROMPT = f"[[tps=20]] [[emit={TEXT}]]"
 
 
 def read_until(stream: IO[bytes], length: int) -> bytes:
@@ -23,6 +23,18 @@ def read_until(stream: IO[bytes], length: int) -> bytes:
         assert piece, f"the output ended after {read!r}"
         read += piece
     return read
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with house(tmp_path_factory.mktemp("watch") / "data", config=FAST) as made:
+        yield made
+
+
+@pytest.fixture
+def own(shared: House) -> House:
+    """To be struck, and well again for the next."""
+    return shared.well()
 
 
 @pytest.fixture
