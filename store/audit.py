@@ -1,8 +1,8 @@
 """The journal as an auditor reads it: by stream, type and time; newest first by page, or oldest first as lines.
 
 1. A page is cut by seq, so that what is appended meanwhile moves nothing on the pages behind it.
-2. Times are those the events say. They go with seq except where the clock was set, so a time is compared, never
-   looked up by place.
+2. Times are those the events say. They go with seq except where the clock was set, so the index by time tells where in
+   the journal its events can be, and within that each one's time is compared.
 3. The last anchor is read from its own file and compared with the journal: it is what shows a tail that was cut off.
 """
 
@@ -40,14 +40,26 @@ class Chain(msgspec.Struct, frozen=True):
     fits: bool | None = None
 
 
-def _where(wanted: Wanted) -> tuple[str, list[Any]]:
+def span(look: Sees, since_us: int | None, until_us: int | None) -> tuple[int, int]:
+    """The first and the last seq of all that has a time in [since, until]; (0, -1) where nothing has."""
+    since_us, until_us = (max(-_LATEST, min(one, _LATEST)) for one in (since_us or 0, until_us or _LATEST))
+    row = look.execute("SELECT min(seq), max(seq) FROM events WHERE at_us BETWEEN ? AND ?", (since_us, until_us))
+    first, last = row.fetchone()
+    return (0, -1) if first is None else (first, last)
+
+
+def _where(look: Sees, wanted: Wanted) -> tuple[str, list[Any]]:
     sql, params = "", list[Any]()
     for column, text in (("stream=", wanted.stream), ("type=", wanted.type)):
         if text is not None:
             sql, params = f"{sql} AND {column}?", [*params, text]
+    if wanted.since_us is not None or wanted.until_us is not None:
+        first, last = span(look, wanted.since_us, wanted.until_us)
+        sql, params = f"{sql} AND seq BETWEEN ? AND ?", [*params, first, last]
     for column, at_us in (("at_us>=", wanted.since_us), ("at_us<=", wanted.until_us)):
         if at_us is not None:
-            sql, params = f"{sql} AND {column}?", [*params, max(-_LATEST, min(at_us, _LATEST))]
+            # The plus keeps SQLite from walking the index by time, which would be out of order.
+            sql, params = f"{sql} AND +{column}?", [*params, max(-_LATEST, min(at_us, _LATEST))]
     return sql, params
 
 
@@ -64,14 +76,14 @@ def oldest(look: Sees, wanted: Wanted, after: int, limit: int) -> list[Recorded]
 def _some(
     look: Sees, wanted: Wanted, edge: Literal["seq<", "seq>"], seq: int, order: Literal["ASC", "DESC"], limit: int
 ) -> list[Recorded]:
-    narrowed, params = _where(wanted)
+    narrowed, params = _where(look, wanted)
     sql = f"SELECT {FIELDS} FROM events WHERE {edge}?{narrowed} ORDER BY seq {order} LIMIT ?"  # noqa: S608 -- constants
     return [record_of(row) for row in look.execute(sql, (seq, *params, limit)).fetchall()]
 
 
 def bound(look: Sees, wanted: Wanted, after: int, most: int) -> int | None:
     """The seq of the event that is `most` matching events beyond `after`; None when there are no more than that."""
-    narrowed, params = _where(wanted)
+    narrowed, params = _where(look, wanted)
     sql = f"SELECT seq FROM events WHERE seq>?{narrowed} ORDER BY seq LIMIT 1 OFFSET ?"  # noqa: S608 -- constants
     row = look.execute(sql, (after, *params, most)).fetchone()
     return None if row is None else int(row[0])

@@ -140,13 +140,16 @@ class Reader:
             statement = statement.where(table.c.type == type_)
         return [record_of(row) for row in await self._rows(statement.limit(min(limit, MAX_PAGE)))]
 
-    async def decisions(self, type_: str, after: int, since_us: int, until_us: int, limit: int) -> Sequence[Any]:
-        """Events of a type with seq > after and a time in [since, until]: (seq, stream, version, type, at, data)."""
+    async def decisions(
+        self, type_: str, after: int, last: int, since_us: int, until_us: int, limit: int
+    ) -> Sequence[Any]:
+        """Events of a type with after < seq <= last and such a time: (seq, stream, version, type, at, data)."""
         return await self._text(
             "SELECT seq, stream, version, type, at_us, data FROM events "
-            "WHERE type=? AND seq>? AND at_us BETWEEN ? AND ? ORDER BY seq LIMIT ?",
+            "WHERE type=? AND seq>? AND seq<=? AND +at_us BETWEEN ? AND ? ORDER BY seq LIMIT ?",
             type_,
             after,
+            last,
             since_us,
             until_us,
             limit,
@@ -164,9 +167,11 @@ class Reader:
         rows = await self._content(request_id, "spec", 0)
         return read_spec(rows[0][1]) if rows else None
 
-    async def chunks(self, request_id: str, epoch: int, first: int = 0) -> list[tuple[int, StoredChunk]]:
-        """(first unit, chunk) of an output epoch, in order, from the chunk that starts at `first` units on."""
-        return [(n, read_chunk(body)) for n, body in await self._content(request_id, "chunk", epoch, first)]
+    async def chunks(
+        self, request_id: str, epoch: int, first: int = 0, last: int | None = None
+    ) -> list[tuple[int, StoredChunk]]:
+        """(first unit, chunk) of an output epoch, in order: those that start at `first` units or later, to `last`."""
+        return [(n, read_chunk(body)) for n, body in await self._content(request_id, "chunk", epoch, first, last)]
 
     async def text(self, request_id: str, epoch: int, visible_upto: int | None = None) -> str:
         """The visible text of an output epoch, up to a number of characters."""
@@ -190,13 +195,16 @@ class Reader:
             found[request_id] += read_chunk(body).text
         return {state.id: found[state.id][: state.visible_upto] for state in states}
 
-    async def _content(self, request_id: str, kind: str, epoch: int, first: int = 0) -> Sequence[Any]:
+    async def _content(
+        self, request_id: str, kind: str, epoch: int, first: int = 0, last: int | None = None
+    ) -> Sequence[Any]:
         table = tables.contents
-        return await self._rows(
-            select(table.c.n, table.c.body)
-            .where(table.c.request_id == request_id, table.c.kind == kind, table.c.epoch == epoch, table.c.n >= first)
-            .order_by(table.c.n)
+        statement = select(table.c.n, table.c.body).where(
+            table.c.request_id == request_id, table.c.kind == kind, table.c.epoch == epoch, table.c.n >= first
         )
+        if last is not None:
+            statement = statement.where(table.c.n <= last)
+        return await self._rows(statement.order_by(table.c.n))
 
     async def outlooks(self, states: Sequence[RequestState], now_us: int) -> dict[str, Outlook]:
         """How they stand that have not settled, and how long they may take still, by id.

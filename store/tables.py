@@ -49,6 +49,7 @@ events = Table(
     Column("hash", Text, nullable=False),
     UniqueConstraint("stream", "version"),
     Index("ix_events_type", "type", "seq"),
+    Index("ix_events_at", "at_us"),
 )
 
 ACTIVE = "state IN ('admitted','running-gpu','checkpointed','rerouted-cpu')"

@@ -15,6 +15,7 @@ from core.errors import Malformed
 from core.explain import rule_words
 from core.policy import Policy
 from core.whatif import NOTE, Asked, Changed, OtherPolicy, Tally, count
+from store import audit
 from store.settings import size
 from store.transfer import LATEST_US
 from web import admit
@@ -111,9 +112,10 @@ async def tally_of(
 ) -> tuple[Tally, bool]:
     """All decisions of a time asked again, and whether there were more than `most`, after which it stops."""
     tally = Tally()
+    first, last = await services.reader.see(lambda look: audit.span(look, since_us, until_us))
     for kind in _KINDS:
-        after = 0
-        while rows := await services.reader.decisions(kind, after, since_us, until_us, PAGE):
+        after = first - 1
+        while rows := await services.reader.decisions(kind, after, last, since_us, until_us, PAGE):
             after = rows[-1][0]
             await asyncio.to_thread(lambda page: count(tally, _asked(page), other), rows)
             if tally.decisions >= most:
