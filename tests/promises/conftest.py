@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from house import FAST, House, house
 
+
 @pytest.fixture
 def null_house(tmp_path: Path) -> Iterator[House]:
     with house(tmp_path / "data", config=FAST) as made:
@@ -27,3 +28,10 @@ def model_house(model_root: Path) -> Iterator[House]:
 def kills() -> int:
     """How many interruptions; more where FAILSOFT_KILLS says so."""
     return int(os.environ.get("FAILSOFT_KILLS", "100"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever asks how many kills there are is run again, with many more, among the long proofs."""
+    for item in items:
+        if "kills" in getattr(item, "fixturenames", ()):
+            item.add_marker("kills")

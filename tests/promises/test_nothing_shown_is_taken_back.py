@@ -100,14 +100,15 @@ def test_every_frame_a_reader_saw_is_a_piece_of_the_final_text(null_house: House
         position = delta["to"]
 
 
-def test_interrupted_answers_are_all_the_undisturbed_ones(null_house: House, kills: int) -> None:
+def test_interrupted_answers_are_all_the_undisturbed_ones(null_house: House, kills: int, record_property: Any) -> None:
     """Each SIGKILL interrupts up to a dozen answers, each at a moment of its own."""
     draw = random.Random(2026)
     prompts = [f"[[tps=60]] question {n}" for n in range(8)]
     expected = {p: null_house.settled(null_house.submit(p, max_tokens=48))["output"]["text"] for p in prompts}
     running: dict[str, str] = {}
     finished = 0
-    while interrupted(null_house) < kills:
+    before = interrupted(null_house)
+    while interrupted(null_house) - before < kills:
         while len(running) < 12:
             prompt = draw.choice(prompts)
             running[null_house.submit(prompt, max_tokens=48)] = prompt
@@ -120,6 +121,8 @@ def test_interrupted_answers_are_all_the_undisturbed_ones(null_house: House, kil
         view = null_house.settled(request_id)
         assert (view["state"], view["output"]["text"]) == ("completed", expected[prompt])
         finished += 1
+    record_property("interrupted answers", interrupted(null_house) - before)
+    record_property("all equal of", finished)
     assert finished >= 24
     assert null_house.verify().ok
 

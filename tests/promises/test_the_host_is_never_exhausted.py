@@ -196,7 +196,7 @@ def mixed(root: Path) -> Iterator[House]:
 @pytest.mark.usefixtures("model_house")
 @pytest.mark.prove
 @pytest.mark.parametrize("count", [12, 100])
-def test_mixed_work_within_2_gib(tmp_path: Path, model_root: Path, count: int) -> None:
+def test_mixed_work_within_2_gib(tmp_path: Path, model_root: Path, record_property: Any, count: int) -> None:
     """No kill, no peak beyond the budget, and what cannot fit is refused with the numbers, not tried."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "models").symlink_to(model_root / "models")
@@ -226,4 +226,6 @@ def test_mixed_work_within_2_gib(tmp_path: Path, model_root: Path, count: int) -
         assert exits(home) == []
         assert home.verify().problem is None
     assert kernel_kills() == before
+    record_property("submissions", count)
+    record_property("peak", f"{peak.bytes / MIB:.0f} MiB of 2048")
     assert 100 * MIB < peak.bytes < 2 * GIB
