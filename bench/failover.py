@@ -1,4 +1,4 @@
-"""SIGKILL of the GPU runner: how long until the move is durable, and until the first new word is."""
+"""SIGKILL of the GPU runner: how long until the move is durable, and until the first new word is; and after that?"""
 
 import os
 import signal
@@ -8,6 +8,7 @@ from bench.numbers import Figure, percentile
 from bench.parts import Service, service, until
 
 CONFIG = "[policy]\nrestart_backoff_s = 0.0001\nbreaker_faults = 0\ngpu_queue_limit = 1000\ncpu_queue_limit = 1000\n"
+OPENS_AT_ONCE = "[policy]\nbreaker_faults = 1\nbreaker_cooldown_s = 3600.0\nslow_factor = 0\n"
 _POLL_S = 0.0005
 REAL = "smollm2-135m"
 STORY = "The keeper of the lighthouse wrote every evening what the sea had done that day, and then he slept. " * 13
@@ -73,10 +74,43 @@ def first_words(count: int) -> tuple[list[float], list[float], int]:
     return moved, spoke, tokens
 
 
+def detours(count: int) -> tuple[list[float], list[float]]:
+    """Milliseconds from `Admitted` to `Started` on the CPU lane: with an open breaker, and with no GPU lane at all."""
+    with service(config=OPENS_AT_ONCE) as made:
+        made.runner("gpu")
+        request_id = made.submit(model="null", prompt="[[tps=40]] the last one there", max_tokens=400, seed=7)
+        _underway(made, request_id, 2)
+        strike(made, request_id)
+        until(lambda: made.rows("SELECT 1 FROM devices WHERE breaker='open'"), "the breaker to open")
+        made.client.post(f"/api/requests/{request_id}/cancel", json={})
+        beside = _to_cpu(made, count)
+    with service(config=OPENS_AT_ONCE, gpu=None) as made:
+        return beside, _to_cpu(made, count)
+
+
+def _to_cpu(made: Service, count: int) -> list[float]:
+    """One request after the other; each has started on the CPU lane and nowhere before."""
+    took = []
+    made.runner("cpu")
+    until(lambda: not made.rows("SELECT 1 FROM requests WHERE running=1"), "the lane to be idle")
+    sql = "SELECT at_us, json_extract(data, '$.lane') FROM events WHERE stream=? AND type IN ('Admitted', 'Started')"
+    for number in range(count):
+        request_id = made.submit(model="null", prompt=f"[[tps=0]] {number}", max_tokens=8, seed=7)
+        until(lambda one=request_id: len(made.rows(sql, one)) > 1, f"{request_id} to start")  # type: ignore[misc]
+        (admitted_us, _), (started_us, lane) = made.rows(f"{sql} ORDER BY version", request_id)
+        if lane != "cpu":
+            raise AssertionError(f"{request_id} was tried on the {lane} lane")
+        took.append((started_us - admitted_us) / 1e3)
+        until(lambda: not made.rows("SELECT 1 FROM requests WHERE running=1"), "its end")
+    return took
+
+
 def measure(*, quick: bool) -> list[Figure]:
     """Percentiles over the kills."""
     took = reroutes(8 if quick else 32)
     p50, p99 = percentile(took, 50), percentile(took, 99)
+    beside, alone = detours(30 if quick else 200)
+    added = percentile(beside, 50) - percentile(alone, 50)
     moved, spoke, tokens = first_words(3 if quick else 6)
     return [
         Figure(
@@ -94,5 +128,13 @@ def measure(*, quick: bool) -> list[Figure]:
             "-",
             "no goal without KV snapshots",
             met=None,
+        ),
+        Figure(
+            f"`Admitted` until `Started` on the CPU lane while the breaker is open ({len(beside)} requests)",
+            f"p50 {percentile(beside, 50):.1f} ms, p99 {percentile(beside, 99):.1f} ms",
+            f"a CPU lane alone: p50 {percentile(alone, 50):.1f} ms, p99 {percentile(alone, 99):.1f} ms",
+            f"{added:+.1f} ms at p50",
+            "< 100 ms added",
+            met=added < 100,
         ),
     ]

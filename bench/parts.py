@@ -112,12 +112,15 @@ class Client:
 class Service:
     """A whole service, as `failsoft serve` starts it."""
 
-    def __init__(self, paths: Paths, *, model: str = "null", config: str = "", **environment: str) -> None:
+    def __init__(
+        self, paths: Paths, *, model: str = "null", config: str = "", gpu: str | None = "1GiB", **environment: str
+    ) -> None:
         self.paths = paths
         file = paths.root / "failsoft.toml"
         file.write_text(config)
         command = [sys.executable, "-m", "runners.supervisor", "--data", str(paths.root), "--port", "0"]
-        command += ["--config", str(file), "--model", model, "--simulate-gpu", "1GiB"]
+        command += ["--config", str(file), "--model", model]
+        command += ["--simulate-gpu", gpu] if gpu else []
         self.log = paths.root / "service.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, stdout=log, stderr=log)

@@ -7,6 +7,8 @@
 3. Half-open: canaries are asked, short prompts whose answers were recorded in good days; no request reaches the device.
    So many right answers in a row close it. A wrong one, one that is far slower than it was, or a fault opens it again
    for twice as long.
+4. Closed again, it is on probation until a request was completed there: canaries are short, and the first worker that
+   fails then opens it again.
 
 Not here: what a fault is and whom it blames (the shell gathers that), who waits where meanwhile (admission, safepoint).
 """
@@ -89,6 +91,8 @@ def _fault(f: BreakerFacts) -> _Ruling:  # noqa: PLR0911 -- one return for each 
         return OPEN, "still-faulty", [(CLOSE, "it failed again while it was tried")]
     if f.fault == "slow":
         return OPEN, "slow", [(COUNT, "it computes, and far slower than it did; waiting for more would not tell more")]
+    if f.limit and f.probation:
+        return OPEN, "relapse", [(COUNT, "canaries were answered rightly, and the first request failed all the same")]
     if f.limit and f.counted >= f.limit:
         return OPEN, "worker-faults", [(COUNT, f"{f.counted} faults within {f.window_s:g} s; the limit is {f.limit}")]
     limit = f"the limit is {f.limit}" if f.limit else "no number of them opens it, by policy"

@@ -234,6 +234,8 @@ class BreakerFacts(msgspec.Struct, frozen=True, tag="breaker", tag_field="kind")
     right: int = 0
     """Canaries answered right in a row, this one included; 0: this one was wrong, or it is a fault."""
     wanted: int = 1
+    probation: bool = False
+    """Its breaker closed only just now, and no request was completed there since."""
 
 
 Facts = AdmissionFacts | SafepointFacts | PoolFacts | ReturnFacts | BreakerFacts

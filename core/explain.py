@@ -43,6 +43,7 @@ REASONS: Final[Mapping[str, str]] = {
     "fits-after-eviction": "an idle model makes room for it first",
     "fits-shrunk": "only a shorter answer can ever fit into the device's memory",
     "fits-shrunk-now": "a shorter answer fits into what is free now",
+    "shortened-for-cpu": "it began on the CPU lane, which gives no longer answer",
     "host-memory": "the CPU lane would exhaust the host's memory",
     "over-budget": "the worker passed the memory that the CPU lane may hold",
     "recycled": "it held far more memory at rest than after loading",
@@ -61,6 +62,7 @@ REASONS: Final[Mapping[str, str]] = {
     "ttl": "nobody resumed it in time",
     "gpu-is-back": "the GPU lane serves again",
     "returned": "the GPU lane serves again",
+    "output-in-doubt": "what was computed last looks like nonsense",
     "restore-failed": "a saved state did not come back as it was",
     "cannot-continue": "the server there cannot go on with an answer that was begun elsewhere",
     "engine-refused": "the engine refuses what is asked for",
@@ -107,6 +109,7 @@ _RULES: Final[Mapping[str, str]] = {
     "cpu-lane-full": "as many as may wait for the CPU lane wait there already, so it keeps its place",
     "too-big-for-lane": "the same size would be refused on the same lane again, and no other lane may take it",
     "resumed": "it was resumed there",
+    "asked-first": "a canary tells whether the lane is sound, and then it goes on from its checkpoint",
     "engine-changed": "its text was shown by an engine that is not proved to answer like the one that is there now",
     "engine-refused": "it would refuse it again, so only another request can help",
     "cannot-continue": "the server there cannot go on with text that was begun elsewhere, and no other lane may",
@@ -119,6 +122,7 @@ _RULES: Final[Mapping[str, str]] = {
     "device-fault": "the device itself has failed",
     "worker-faults": "its workers failed too often within a short time",
     "still-faulty": "it failed again while it was tried",
+    "relapse": "it failed again with the first request after that",
     "canaries-right": "its canaries were answered rightly",
 }
 
@@ -317,8 +321,7 @@ def _proved(event: ev.EquivalenceProved) -> str:
 
 
 def _lost(event: ev.DeviceLost) -> str:
-    trust = f"what it computed since then is not trusted (epoch {event.epoch})"
-    return f"A device is out ({reason(event.reason)}); {trust}."
+    return f"A device is out ({reason(event.reason)}); what it computed since then is not trusted."
 
 
 def _opened(event: ev.BreakerOpened) -> str:

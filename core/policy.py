@@ -50,7 +50,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     breaker_canaries: Count = 2
     """Canaries that must be answered right in a row before a device takes work again."""
     breaker_probes: Count = 2
-    """New requests that may wait for a device while it is tried; all others go to the CPU lane."""
+    """New requests that may wait for a device while it is tried; all others go to the CPU lane. After that so many may
+    be under way there at once until one was completed."""
     canary_every_s: Positive = 60.0
     """How long a lane works before a canary is asked again; it is asked between two requests, never beside one."""
     slow_factor: Annotated[float, msgspec.Meta(ge=0, le=0.9)] = 0.2

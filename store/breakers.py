@@ -20,7 +20,7 @@ from core.decision import BreakerFacts, Decision
 from core.errors import NotFound
 from core.policy import Policy
 from core.words import FaultClass
-from store import canaries, failover, house, laneviews
+from store import canaries, failover, house, laneviews, probation
 from store.journal import Sees, Tx
 
 _decode: Final = msgspec.json.Decoder(Breaker).decode
@@ -56,6 +56,7 @@ def fault(
         return None
     before = rules.calm(before, tx.now_us, _window_us(policy))
     facts = _facts(before, policy, tx.now_us, fault=seen.fault, kind=seen.kind, input_blamed=input_blamed)
+    facts = msgspec.structs.replace(facts, probation=probation.on_probation(tx, device, policy))
     decision = rules.decide(facts)
     if decision.action == rules.IGNORE:
         return decision

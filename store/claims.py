@@ -17,7 +17,7 @@ from core.machine import CLAIMABLE_SQL
 from core.policy import Policy
 from core.state import RequestState
 from core.words import Lane
-from store import contents, hostlane, house, laneviews, secondlook
+from store import contents, hostlane, house, laneviews, probation, secondlook
 from store.clock import boot_id
 from store.journal import Sees, Tx
 
@@ -82,6 +82,8 @@ def claim(
     that has to wait for place.
     """
     if _out(tx, owner.device) or house.draining(tx) or (owner.lane == "cpu" and hostlane.held_back(tx, owner.model)):
+        return None
+    if owner.lane == "gpu" and probation.full(tx, owner.device, policy):
         return None
     state = _next(tx, owner, policy)
     if state is None or (state.suspect and company) or (room is not None and not room(state)):

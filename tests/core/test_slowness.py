@@ -95,6 +95,42 @@ def test_another_build_begins_anew() -> None:
     assert slowness.expected(after, chunk(1)) is None
 
 
+def held(tps: float, units: int = 10) -> Measured:
+    return msgspec.structs.replace(chunk(tps, units=units), held=True)
+
+
+def test_what_is_held_to_a_grammar_is_compared_with_its_like_only() -> None:
+    """20 units a second are usual under a grammar, a fifth of what is usual without one."""
+    both = msgspec.structs.replace(USUAL, held=Usual("engine/1", 20.0, 640, 500.0, 4, 1.0))
+    assert (slowness.expected(both, held(1)), slowness.expected(both, chunk(1))) == (20.0, 100.0)
+    assert spell_of(*[held(19)] * 9, usual=both) == Spell(), "a plain one at 19 would be slow"
+    assert spell_of(*[held(4)] * 9, usual=both) == Spell(), "a fifth of its own usual rate is enough"
+    assert spell_of(*[held(3.9)] * 3, usual=both).expected_tps == 20.0
+    assert spell_of(chunk(10), chunk(10), chunk(10), usual=both).expected_tps == 100.0
+
+
+def test_where_none_was_held_to_a_grammar_yet_such_a_one_says_nothing() -> None:
+    """A batch of answers by a schema at a tenth of the usual rate is no slow lane, and no excuse for one either."""
+    assert spell_of(*[held(10)] * 9) == Spell()
+    assert spell_of(chunk(10), held(10), chunk(10), held(10), chunk(10)).chunks == 3
+
+
+def test_the_two_rates_are_learned_apart() -> None:
+    after = slowness.learn(USUAL, "engine/1", held(20, units=70))
+    assert after == msgspec.structs.replace(USUAL, held=Usual("engine/1", 20.0, 70, 500.0, 4, 1.0))
+    assert slowness.learn(after, "engine/1", chunk(200)).held == after.held
+    first = slowness.learn(None, "engine/1", held(20, units=70))
+    assert (slowness.expected(first, chunk(1)), slowness.expected(first, held(1))) == (None, 20.0)
+    assert slowness.learn(first, "engine/1", chunk(100, units=640)) == msgspec.structs.replace(USUAL, held=first.held)
+    assert slowness.learn(after, "engine/2", chunk(7, units=5)).held is None
+
+
+def test_what_was_kept_before_grammars_were_told_apart_is_read_as_it_was() -> None:
+    old = b'{"engine":"engine/1","tps":100.0,"units":640,"context":500.0,"threads":4,"at_once":1.0}'
+    assert msgspec.json.decode(old, type=Usual) == USUAL
+    assert msgspec.json.encode(USUAL) == old
+
+
 @given(st.floats(1.0, 1e4), st.floats(0.0, 1e5), st.integers(1, 10**6), st.floats(0.0, 1.0), st.integers(500, 5000))
 def test_a_rate_that_falls_with_the_context_is_never_slow(
     base_s: float, measured: float, context: int, share: float, factor: int

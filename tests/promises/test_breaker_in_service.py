@@ -15,6 +15,7 @@ from house import House, house, until
 from null_answer import answer_to
 from upstreams import BOX, UNITS, at_work_again, built_in, by_server, config
 
+from core.policy import Policy
 from runners.devices.simulated import SimulatedDevice
 
 MIB = 1 << 20
@@ -177,29 +178,107 @@ def test_each_answer_of_500_counts_and_the_limit_opens_it(tmp_path: Path, fake: 
         assert home.verify().ok
 
 
+DEAD = Policy(breaker_faults=3, breaker_probes=2, breaker_cooldown_s=3600.0)
+LIMITS = {
+    "breaker_faults": DEAD.breaker_faults,
+    "breaker_probes": DEAD.breaker_probes,
+    "breaker_cooldown_s": DEAD.breaker_cooldown_s,
+    "slow_factor": 0,
+}
+
+
+def by_cpu(home: House, numbers: range) -> list[str]:
+    """So many requests, one after the other, each answered by the CPU lane."""
+    ids = []
+    for n in numbers:
+        view = home.settled(home.submit(f"Number {n}?", max_tokens=UNITS))
+        assert (view["state"], view["lane"]) == ("completed", "cpu")
+        assert view["output"]["text"] == built_in(f"Number {n}?", UNITS)
+        ids.append(view["id"])
+    return ids
+
+
+def way(home: House, request_id: str) -> list[str]:
+    """What happened to it up to its first start, and on which lane that was."""
+    events = home.events(request_id)
+    first = next(at for at, event in enumerate(events) if event["type"] == "Started")
+    return [event["type"] for event in events[:first]] + [f"Started {events[first]['data']['lane']}"]
+
+
+def tried_again(home: House) -> None:
+    """An operator has the device tried at once, so that no time matters here."""
+    answer = home.client.post(f"/api/devices/{BOX}/reset-breaker", json={"reason": "try"})
+    assert answer.status_code == 200
+
+
+def questions(fake: FakeUpstream) -> int:
+    """How often the server was asked one of the numbered questions."""
+    prompts = [seen["body"]["prompt"] for seen in fake.seen()]
+    return sum("Number" in (one if isinstance(one, str) else bytes(one).decode()) for one in prompts)
+
+
 @pytest.mark.prove
-def test_a_dead_gpu_is_hardly_tried_and_comes_back_by_itself(tmp_path: Path, fake: FakeUpstream) -> None:
-    """Dead for 15 requests, one after the other, its health page green all the while: at most three of them meet it.
-    Otherwise it is only asked whether it is well, in pauses that double, and all are answered by the CPU lane."""
-    policy = {"restart_backoff_s": 0.3, "restart_backoff_max_s": 5.0, "lane_out_after": 2, "breaker_faults": 3}
-    text = config(url=fake.url, continues="tokens", policy=policy | {"slow_factor": 0})
-    with house(tmp_path / "data", gpu=None, config=text) as home:
+def test_a_dead_gpu_is_hardly_tried(tmp_path: Path, fake: FakeUpstream) -> None:
+    """Dead for 15 requests, one after the other, its health page green all the while: no more of them reach it than
+    its breaker takes to open, and than may try it in between. Nothing else is asked of it in their name."""
+    with house(tmp_path / "data", gpu=None, config=config(url=fake.url, continues="tokens", policy=LIMITS)) as home:
         at_work_again(home)
         by_server(home, "Well?")
         fake.set(status=500)
-        before = len(fake.seen())
+        attempts = sum(len(on_gpu(home, one)) for one in by_cpu(home, range(15)))
+        assert 1 <= attempts <= DEAD.breaker_faults + DEAD.breaker_probes
+        assert questions(fake) == attempts
+        fake.set()
+        tried_again(home)
+        at_work_again(home)
+        by_server(home, "And now?")
+        assert home.verify().ok
+
+
+@pytest.mark.prove
+def test_what_fails_at_all_but_canaries_is_hardly_tried_either(tmp_path: Path, fake: FakeUpstream) -> None:
+    """Dead for 15 requests, and right about canaries all the while: so many reach it as open its breaker, and one more
+    after it was closed by canaries. While it is open the others start on the CPU lane and nowhere else."""
+    with house(tmp_path / "data", gpu=None, config=config(url=fake.url, continues="tokens", policy=LIMITS)) as home:
+        at_work_again(home)
+        by_server(home, "Well?")
+        fake.set(status=500, only_at="Number")
         ids = []
-        for n in range(15):
-            ids.append(home.submit(f"Number {n}?", max_tokens=UNITS))
-            time.sleep(0.4)
-        asked = len(fake.seen()) - before
-        for n, one in enumerate(ids):
-            view = home.settled(one)
-            assert (view["state"], view["lane"]) == ("completed", "cpu")
-            assert view["output"]["text"] == built_in(f"Number {n}?", UNITS)
-        tried = [one for one in ids if on_gpu(home, one)]
-        assert 1 <= len(tried) <= 3
-        assert len(tried) < asked <= 8, "0.3, 0.6, 1.2, 2.4, 4.8 s: six times in 9 s"
+        for n in range(DEAD.breaker_faults):
+            at_work_again(home)
+            ids += by_cpu(home, range(n, n + 1))
+            until(lambda count=n + 1: story(home, BOX).count("FaultCounted") == count, "the count")  # type: ignore[misc]
+        for opening, numbers in enumerate((range(3, 10), range(11, 15)), start=1):
+            until(lambda count=opening: opened(home, BOX) == count, "the breaker to open")  # type: ignore[misc]
+            asked = len(fake.seen())
+            during = by_cpu(home, numbers)
+            assert [way(home, one) for one in during] == [["Admitted", "Rerouted", "Started cpu"]] * len(numbers)
+            assert len(fake.seen()) == asked, "nobody asks it anything, not even whether it is well"
+            ids += during
+            if opening == 1:
+                tried_again(home)
+                at_work_again(home)
+                ids += by_cpu(home, range(10, 11))
+        attempts = sum(len(on_gpu(home, one)) for one in ids)
+        assert (len(ids), attempts, questions(fake)) == (15, DEAD.breaker_faults + 1, DEAD.breaker_faults + 1)
+        assert attempts <= DEAD.breaker_faults + DEAD.breaker_probes
+        assert [line for line in story(home, BOX) if "Opened" in line] == [
+            "BreakerOpened worker-faults",
+            "BreakerHalfOpened",
+            "BreakerOpened relapse",
+        ]
+        assert home.verify().ok
+
+
+@pytest.mark.prove
+def test_what_was_dead_comes_back_by_itself(tmp_path: Path, fake: FakeUpstream) -> None:
+    """Its cooldown ends, its canaries are answered, and it serves: nobody had to say so."""
+    policy = {"breaker_faults": 1, "breaker_cooldown_s": 0.5, "slow_factor": 0}
+    with house(tmp_path / "data", gpu=None, config=config(url=fake.url, continues="tokens", policy=policy)) as home:
+        at_work_again(home)
+        fake.set(status=500)
+        by_cpu(home, range(1))
+        until(lambda: opened(home, BOX) >= 2, "a try that fails")
         fake.set()
         at_work_again(home)
         by_server(home, "And now?")

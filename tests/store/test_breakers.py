@@ -145,6 +145,54 @@ def test_where_nobody_is_up_so_many_may_wait_as_probes(desk: Desk) -> None:
     assert desk.claim() is None, "they wait for canaries, and reach nothing"
 
 
+def closed_again(desk: Desk) -> None:
+    for _ in range(3):
+        fault(desk)
+    assert try_it(desk)
+    desk.sing()
+    assert found(desk).state == "closed"
+
+
+def test_the_first_failure_after_canaries_opens_it_again_for_twice_as_long(desk: Desk) -> None:
+    closed_again(desk)
+    assert fault(desk) == "relapse"
+    assert (found(desk).state, found(desk).cooldown_us) == ("open", 60_000_000)
+
+
+def test_a_request_that_was_completed_there_ends_the_probation(desk: Desk) -> None:
+    """What the CPU lane completes says nothing of the device."""
+    elsewhere, here = desk.admit(), desk.admit()
+    closed_again(desk)
+    assert {desk.state(one).lane for one in (elsewhere, here)} == {"cpu"}
+    desk.complete(desk.take("cpu"))
+    assert fault(desk) == "relapse"
+    assert try_it(desk)
+    desk.sing()
+    desk.admit()
+    desk.complete(desk.take())
+    assert [fault(desk) for _ in range(3)] == ["below-limit", "below-limit", "worker-faults"]
+
+
+def test_so_many_try_it_at_once_as_probes_until_one_was_completed(desk: Desk) -> None:
+    closed_again(desk)
+    for _ in range(5):
+        desk.admit()
+    first, _second = desk.take(), desk.take()
+    assert desk.claim() is None, "breaker_probes is 2"
+    desk.complete(first)
+    assert [desk.take(runner=f"gpu-{n}").state.state for n in range(3)] == ["running-gpu"] * 3
+    assert desk.verify().ok
+
+
+def test_a_calm_window_ends_the_probation(bare: Desk) -> None:
+    """Nobody asked anything of it for two minutes: it counts as sound as any other."""
+    bare.open_lanes()
+    closed_again(bare)
+    sql = "UPDATE devices SET breaker_doc=json_set(breaker_doc, '$.since_us', ?) WHERE id='sim-0'"
+    bare.run(lambda tx: tx.execute(sql, (tx.now_us - 120_000_001,)))
+    assert fault(bare) == "below-limit"
+
+
 def test_verify_finds_a_breaker_that_was_changed_by_hand(desk: Desk) -> None:
     fault(desk)
 

@@ -173,6 +173,7 @@ def test_who_waited_in_place_starts_there_and_the_others_come_back_in_turn(full:
     back = full.events(requests[0])[-1]
     assert (back.type, back.event.decision.rule) == ("Returned", "gpu-is-back")  # type: ignore[attr-defined]
     assert to_gpu(full) == 0, "one waits there now"
+    full.complete(claim)
     assert full.take().state.id == requests[0]
     assert to_gpu(full) == 1
     assert full.state(requests[1]).lane == "gpu"

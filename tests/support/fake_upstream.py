@@ -62,6 +62,8 @@ class Faults(msgspec.Struct, forbid_unknown_fields=True):
     status: int = 200
     times: int = -1
     """How often `status` is answered; -1: always."""
+    only_at: str = ""
+    """`status` is answered only to questions that hold this."""
     error: str = "something broke"
     reset_after: int = -1
     cut_after: int = -1
@@ -161,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.seen.append({"path": self.path, "body": asked})
         if not self._may():
             return self._json(401, {"error": {"message": f"wrong key {self.headers.get('Authorization')}"}})
-        if faults.status != 200 and faults.times != 0:
+        if faults.status != 200 and faults.times != 0 and faults.only_at in self._place(asked)[0]:
             faults.times -= 1
             return self._json(faults.status, {"error": {"message": faults.error}})
         if faults.garbage:
