@@ -37,6 +37,8 @@ SHRINK = "shrink"
 REROUTE = "reroute-cpu"
 REFUSE = "refuse"
 
+SHORTER_ON_CPU = "shortened-for-cpu"
+"""The rule of an answer that is shorter because the CPU lane, where it was to begin, gives no longer one."""
 HOST_MEMORY = "host-memory"
 """The rule, and the reason for which the CPU lane is out while it takes nothing more."""
 

@@ -5,7 +5,8 @@
 3. The state says what is *safe*; whether something was produced is asked of `units`, never of the state's name.
 4. `Checkpointed` and `Completed` never lower `units` or `visible_upto`: what was shown is never taken back.
 5. A claim is legal only where `claimable` says so (time aside); the same definition is used in SQL (`CLAIMABLE_SQL`).
-6. A change of lane is never silent: it leaves a mark in `failovers`, whichever event made it.
+6. A change of lane is never silent: it leaves a mark in `failovers`, whichever event made it. What was less than asked
+   for before it and is so still, another model or a shorter answer, stays told after it.
 7. Who has to wait in place because its lane is out is degraded until it starts there, or is moved.
 8. A `Replanned` about the way back tells why work stays where it is, and changes nothing: it may be running.
 
@@ -176,6 +177,7 @@ def _begin(event: ev.Event, stream: str, at_us: int) -> RequestState:
         waiting_since_us=at_us,
         max_units=event.max_units,
         asked_units=event.asked_units,
+        shorter=event.shorter,
         waits_for=event.decision.rule if event.decision.action == "delay" else None,
         degraded=_degraded_from_start(event, at_us),
         prompt_tokens=event.prompt_tokens,
@@ -192,10 +194,11 @@ SMALLER: Final = "fallback-model"
 
 
 def _whatever_lane(state: RequestState, at_us: int) -> DegradedMark | None:
-    """What stays less than was asked for on the GPU lane too."""
-    if state.asked_model is None:
+    """What stays less than was asked for on the GPU lane too: another model, a shorter answer."""
+    rule = SMALLER if state.asked_model is not None else state.shorter
+    if rule is None:
         return None
-    return DegradedMark(at_us, state.version + 1, SMALLER, SMALLER, "gpu", state.served_model)
+    return DegradedMark(at_us, state.version + 1, rule, rule, "gpu", state.served_model)
 
 
 def _degraded_from_start(event: ev.Admitted, at_us: int) -> DegradedMark | None:

@@ -33,6 +33,8 @@ class Admitted(Event, frozen=True):
     """The answer is one chunk, since it is held to a grammar."""
     instead: Decision | None = None
     """The refusal of `model`, where the caller allowed a smaller one to serve instead: `served_model`."""
+    shorter: str | None = None
+    """The rule by which a shorter answer was granted than asked for; that stays so wherever the request goes."""
 
 
 class Refused(Event, frozen=True):

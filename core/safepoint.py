@@ -10,7 +10,8 @@ In this order; the first rule that applies decides:
 4.  `engine-refused`     the engine is sound and refuses the work for good: nobody would do better.
     `cannot-continue`    the engine there cannot go on with shown text, and no other lane may.
     `too-big-for-lane`   a fault of size where no other lane may take it: the same lane would refuse it again.
-5.  `cpu-worker-lost`    it was on the CPU lane: back into that lane's queue, go on from the checkpoint.
+5.  `asked-first`        what it said last looks like nonsense: it waits on its lane for a canary, from its checkpoint.
+    `cpu-worker-lost`    it was on the CPU lane: back into that lane's queue, go on from the checkpoint.
 6.  `service-restarted`  the service itself went away, no engine is to blame: same lane, from the checkpoint.
 7.  `stay-on-gpu`        the caller forbids the CPU; if the device is sound and (nothing was shown, or only the
                          CPU was forbidden), back into the GPU queue.
@@ -46,6 +47,8 @@ def decide(facts: SafepointFacts) -> Decision:
 _Ruling = tuple[str, str, list[tuple[str, str]]]
 _LANE_OUT = frozenset({"load-failed", "not-on-device"})
 """Kinds that say the lane's worker cannot be brought up: whoever went back there would wait for nobody knows what."""
+IN_DOUBT = "output-in-doubt"
+"""The kind of what looks like nonsense: it waits on its lane for a canary."""
 _STAYS = frozenset({"never", "gpu-only"})
 _CHANGE = "it would change or repeat text that was shown"
 
@@ -88,6 +91,8 @@ def _ended(f: SafepointFacts) -> _Ruling | None:  # noqa: PLR0911 -- one return 
 
 def _same_lane(f: SafepointFacts) -> _Ruling | None:
     """Rules 5 and 6: the lane it was on is the place to go on."""
+    if f.fault_kind == IN_DOUBT:
+        return REQUEUE, "asked-first", [(CONTINUE, "nothing is known to be wrong; a canary tells")]
     if f.lane == "cpu":
         return REQUEUE, "cpu-worker-lost", [(RESTART, _restart_reason(f))]
     if f.fault_kind == "service-stopped" and f.fault != "size":

@@ -4,7 +4,8 @@
    measured; it rises quickly and falls slowly, and nothing that was slow is part of it.
 2. Less is expected where nobody is to blame: beyond `SHORT` tokens of context, and beyond those it was measured with,
    each token costs more, at worst in proportion; several requests at once share, at worst evenly. With fewer threads
-   than it was measured with, nothing is expected at all.
+   than it was measured with, nothing is expected at all. What is held to a grammar has a usual rate of its own: the
+   grammar is asked about each unit, which may take longer than the unit itself.
 3. A chunk is slow below `factor` of what is expected. Slow chunks in a row are a spell; one that is not ends it.
 4. The lane is slow once a spell has `CHUNKS` chunks and `after_s` seconds of computing.
 5. A canary that is answered rightly is slow when it takes longer than the recorded one by that factor, and by more
@@ -34,7 +35,9 @@ class Measured(msgspec.Struct, frozen=True):
     """Tokens before them, about."""
     threads: int = 1
     at_once: int = 1
-    """Requests that were computed at the same time, this one included."""
+    """Requests that were computed at the same time, this one included; the most there were meanwhile."""
+    held: bool = False
+    """It was held to a grammar."""
 
     @property
     def tps(self) -> float:
@@ -51,6 +54,12 @@ class Usual(msgspec.Struct, frozen=True, omit_defaults=True):
     context: float
     threads: int = 1
     at_once: float = 1.0
+    held: "Usual | None" = None
+    """The same of what is held to a grammar."""
+
+    def of(self, seen: Measured) -> "Usual | None":
+        """What such a chunk is compared with."""
+        return self.held if seen.held else self
 
 
 class Spell(msgspec.Struct, frozen=True):
@@ -72,6 +81,7 @@ class Spell(msgspec.Struct, frozen=True):
 
 def expected(usual: Usual | None, seen: Measured) -> float | None:
     """Units a second that such a chunk should come with at least; None: there is nothing to expect."""
+    usual = None if usual is None else usual.of(seen)
     if usual is None or usual.units < ENOUGH or seen.threads < usual.threads:
         return None
     longer = max(seen.context, SHORT) / max(usual.context, SHORT)
@@ -82,6 +92,8 @@ def expected(usual: Usual | None, seen: Measured) -> float | None:
 def after(spell: Spell, seen: Measured, usual: Usual | None, factor: float) -> Spell:
     """The spell after one more chunk; empty when that one was not slow."""
     usually = expected(usual, seen)
+    if usually is None and seen.held:
+        return spell  # its kind is not known yet, and says nothing of the others
     if usually is None or seen.tps >= factor * usually:
         return Spell()
     return Spell(
@@ -100,8 +112,15 @@ def slow(spell: Spell, after_s: float) -> bool:
 
 def learn(before: Usual | None, engine: str, seen: Measured) -> Usual:
     """The usual rate after one more measurement, of which nothing was slow."""
-    if before is None or before.engine != engine:
-        return Usual(engine, seen.tps, seen.units, float(seen.context), seen.threads, float(seen.at_once))
+    if before is not None and before.engine != engine:
+        before = None
+    if seen.held:
+        known = before or Usual(engine, 0.0, 0, 0.0)
+        alike = learn(known.held, engine, msgspec.structs.replace(seen, held=False))
+        return msgspec.structs.replace(known, held=alike)
+    if before is None or before.units == 0:
+        held = None if before is None else before.held
+        return Usual(engine, seen.tps, seen.units, float(seen.context), seen.threads, float(seen.at_once), held)
     if seen.threads < before.threads:
         return before
     weight = _UP if seen.tps >= before.tps or before.units < ENOUGH else _DOWN
@@ -112,6 +131,7 @@ def learn(before: Usual | None, engine: str, seen: Measured) -> Usual:
         before.context + weight * (seen.context - before.context),
         seen.threads,
         before.at_once + weight * (seen.at_once - before.at_once),
+        before.held,
     )
 
 

@@ -63,6 +63,8 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """What was asked for, where a smaller model serves; `model` is the one whose lanes it is on."""
     asked_units: int | None = None
     """What was asked for, where `max_units` is less."""
+    shorter: str | None = None
+    """The rule by which it is less."""
     waits_for: str | None = None
     """The rule that keeps it waiting although its lane serves."""
     prompt_tokens: int = 0

@@ -78,10 +78,11 @@ class Pace:
 
         An engine may compute ahead while nobody asks.
         """
-        before = self.measured or Measured(0, 0.0, seen.context, seen.threads, seen.at_once)
+        before = self.measured or Measured(0, 0.0, seen.context, seen.threads, seen.at_once, seen.held)
         units, took_s = before.units + seen.units, before.took_s + max(seen.took_s, wall_s)
         at_once = max(before.at_once, seen.at_once)
-        self.measured = Measured(units, took_s, seen.context, max(before.threads, seen.threads), at_once)
+        threads = max(before.threads, seen.threads)
+        self.measured = Measured(units, took_s, seen.context, threads, at_once, seen.held)
 
     def seen(self) -> Rates:
         """What there is to tell of it."""
@@ -151,7 +152,10 @@ class Boundary:
         before, self._chunk_ended = self._chunk_ended, now
         if self._speed is None:
             return
-        seen = self._speed.chunk(units, took_s, began=began, context=self._tokens(done), threads=threads)
+        state, context = self._claim.state, self._tokens(done)
+        seen = self._speed.chunk(
+            state.id, units, took_s, began=began, context=context, threads=threads, held=state.whole
+        )
         if seen is not None and before is not None:
             self.pace.undisturbed(seen, now - before - waited_s)
 

@@ -2,7 +2,7 @@
 
 1. It is asked once a model is loaded, while its device's breaker is half-open, and from time to time while the lane
    works; never beside a request. A lane that is never idle takes nothing up until it is, once that is overdue; if that
-   takes too long it works on.
+   takes too long it works on. An answer that looks like nonsense stops for one at once (`runners.doubts`).
 2. Counting on is what every model can do and no broken one does: a wrong answer means that nothing this worker
    computes is to be trusted, so it ends. A canary that never comes back ends it too, as any work that hangs does.
 3. It leaves nothing behind but what the record says of it.
@@ -19,6 +19,7 @@ from core.errors import EngineFault
 from core.policy import Policy
 from runners.corebook import CoreBook
 from runners.devices.base import Device
+from runners.doubts import Doubts
 from runners.engines.base import GenerateWork, Loaded, Ready, Said, Sampling
 from runners.pulse import Phase
 from store import breakers, laneviews
@@ -51,7 +52,9 @@ class Canary:
         cores: CoreBook | None,
         fixed_threads: int | None,
         beat: Callable[[Phase], None],
+        doubts: Doubts,
     ) -> None:
+        self._doubts = doubts
         self._owner = owner
         self._writer = writer
         self._policy = policy
@@ -73,6 +76,8 @@ class Canary:
 
     def overdue(self) -> bool:
         """Whether it should have been asked long ago, and the lane is worth keeping free for it."""
+        if (since := self._doubts.since) is not None:
+            return time.monotonic() - since < _HOLD_S
         if self._asked_at is None or not self._worked:
             return False
         too_long_s = _LATE * self._policy.canary_every_s
@@ -81,7 +86,7 @@ class Canary:
 
     def due(self, look: Sees) -> bool:
         """Whether to ask now."""
-        if self._asked_at is None:
+        if self._asked_at is None or self._doubts.since is not None:
             return True
         if self._worked and time.monotonic() - self._asked_at >= self._policy.canary_every_s:
             return True
@@ -94,6 +99,7 @@ class Canary:
         units = self._answer(loaded)
         took_us = int((time.monotonic() - began) * 1e6)
         self._asked_at, self._worked = time.monotonic(), False
+        self._doubts.settled()
         owner, policy = self._owner, self._policy
 
         def unit(tx: Tx) -> Verdict:

@@ -40,11 +40,18 @@ class RunnerSpec(msgspec.Struct, frozen=True):
     model: str
     device: str
     engine: str
+    command: bool = False
+    """A command that we start computes it, as a server of its own."""
 
     @property
     def on_host(self) -> bool:
-        """Whether this machine's CPU computes it, in this machine's memory."""
+        """Whether a worker of ours computes it on this machine's CPU."""
         return (self.lane, self.device) == ("cpu", HOST_ID)
+
+    @property
+    def in_budget(self) -> bool:
+        """Whether what computes it takes of the CPU lane's memory: all of ours there, and what we start for it."""
+        return self.on_host or (self.lane == "cpu" and self.command)
 
 
 class Exit(msgspec.Struct, frozen=True):

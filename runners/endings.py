@@ -13,11 +13,13 @@ from typing import Final
 import msgspec
 
 from core import events as ev
+from core import safepoint
 from core.errors import AllocationFailed, EngineFault, Fenced, NoPlace, StopWork
 from core.policy import Policy
 from core.words import FaultClass
 from runners import stops
 from runners.boundary import GiveWay, GoneBack, LeftSlow
+from runners.doubts import InDoubt
 from runners.host import CANCEL
 from runners.work import Work
 from store import breakers, claims, failover, hostlane, snapshots
@@ -58,10 +60,18 @@ class Endings:
         elif isinstance(stop, GiveWay):
             claims.write(tx, taken.fence, ev.Preempted(stop.decision))
             claims.release(tx, state.id)
+        elif isinstance(stop, InDoubt):
+            told: dict[str, str | int | float] = {"sign": stop.sign}
+            fault = self._nobodys(safepoint.IN_DOUBT, told)
+            failover.after_fault(tx, state.id, fault, self._policy, actor=self._owner.runner)
         else:
-            fault = ev.FaultSeen("host", "service-stopped", self._owner.lane, self._owner.runner, self._owner.device)
+            fault = self._nobodys("service-stopped", {})
             decision = failover.decide(tx, state, fault, self._policy)
             failover.follow(tx, state, decision, "service-stopped", actor=self._owner.runner, cause=None)
+
+    def _nobodys(self, kind: str, evidence: dict[str, str | int | float]) -> ev.FaultSeen:
+        owner = self._owner
+        return ev.FaultSeen("host", kind, owner.lane, owner.runner, owner.device, evidence=evidence)
 
     def refused(self, taken: Claim, work: Work) -> None:
         """Somebody else owns it now; nothing of ours counts."""

@@ -1,12 +1,10 @@
 """The watch on the memory of the CPU lane's workers; the supervisor asks it all the time, it looks ten times a second.
 
-1. Beyond the soft limit the lane takes nothing more: its runners claim nothing, new requests are decided as if they did
-   not fit, who waits goes to the GPU lane where that can take it. It takes again after a calm while. No worker is
-   started that would not fit. The GPU lane is not touched.
-2. Beyond the hard limit the largest worker is ended. That is nobody's fault; what it worked on goes on from its
-   checkpoint.
-3. A worker at rest that holds far more than it did after loading is ended, and begins anew. While the lane takes
-   nothing more, a little more is enough; and when that lasts, the largest at rest begins anew whatever it holds.
+1. What it sees is judged in `core.hostbudget`; here it is carried out. While the lane takes nothing more, its runners
+   claim nothing, new requests are decided as if they did not fit, and who waits goes to the GPU lane where that can
+   take it. No worker is started that would not fit. The GPU lane is not touched.
+2. A worker that is ended is nobody's fault; what it worked on goes on from its checkpoint.
+3. What a worker has started counts with it: so does a command that serves the CPU lane as a server of its own.
 4. Resident bytes are cheap to read and never too small; only where they pass a limit it is looked at who shares them.
 """
 
@@ -18,11 +16,12 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
 
+from core import hostbudget
 from core.admission import HOST_MEMORY
+from core.hostbudget import Worker
 from core.policy import Policy
 from runners.children import Child
 from runners.hostbudget import HostBudget
-from runners.needs import WORKER_BYTES
 from runners.process import Size, proportional, size_of, with_descendants
 from store import failover, hostlane, laneviews
 from store.journal import Look, Tx
@@ -30,24 +29,19 @@ from store.journal import Look, Tx
 log = logging.getLogger("failsoft")
 
 LOOK_S: Final = 0.1
-CALM_S: Final = 2.0
-"""How long the workers must hold less than the soft limit before the lane takes work again."""
 _SLOW_S: Final = 1.0
-_STUCK_S: Final = 10.0
-"""How long the lane takes nothing before a worker at rest is started anew for that alone."""
-_A_LITTLE: Final = 32 << 20
 
 Submit = Callable[[Callable[[Tx], Any]], "Future[Any]"]
 
 
 class MemoryWatch:
-    """The CPU-lane children of one run that this machine computes itself."""
+    """The CPU-lane children of one run that take of this machine's memory."""
 
     def __init__(
         self, budget: HostBudget, children: list[Child], driver: sqlite3.Connection, submit: Submit, policy: Policy
     ) -> None:
         self._budget = budget
-        chosen = [child for child in children if child.spec and child.spec.on_host]
+        chosen = [child for child in children if child.spec and child.spec.in_budget]
         self._children = {child.spec.model: child for child in chosen if child.spec}
         self._seen_now = Look(driver, 0)
         self._submit = submit
@@ -125,31 +119,30 @@ class MemoryWatch:
     def _judge(self, now: float) -> None:
         if self._used > self._limits.soft:
             self._passed_at = now
-            if self._taking:
-                self._taking, self._stopped_at = False, now
-                log.warning(
-                    "the CPU lane takes nothing more: its workers hold %d bytes, and %d is their soft limit (%s)",
-                    self._used,
-                    self._limits.soft,
-                    self._limits.limited_by,
-                )
-        elif not self._taking and now - self._passed_at >= CALM_S:
-            self._taking = True
+        taking = hostbudget.takes(self._taking, self._used, self._limits, now - self._passed_at)
+        if self._taking and not taking:
+            self._stopped_at = now
+            log.warning(
+                "the CPU lane takes nothing more: its workers hold %d bytes, and %d is their soft limit (%s)",
+                self._used,
+                self._limits.soft,
+                self._limits.limited_by,
+            )
+        elif taking and not self._taking:
             log.info("the CPU lane takes work again")
-        if self._used > self._limits.hard:
-            self._end_largest()
-
-    def _largest(self) -> str:
-        return max(self._sizes, key=lambda one: self._sizes[one].resident)
-
-    def _end_largest(self) -> None:
-        model = self._largest()
-        child = self._children[model]
-        # Where others have taken the host's memory, ending a worker that holds nothing helps nobody.
-        if child.killed_for is None and self._sizes[model].resident > WORKER_BYTES:
+        self._taking = taking
+        if (model := hostbudget.ends(self._used, self._limits, self._workers())) is not None:
+            child = self._children[model]
             log.error("%s passes the memory the CPU lane may hold; ending it", child.id)
             child.told = {"held": self._used, "budget": self._limits.hard}
             child.kill("over-budget")
+
+    def _workers(self) -> dict[str, Worker]:
+        return {model: self._worker(model, child) for model, child in self._children.items()}
+
+    def _worker(self, model: str, child: Child) -> Worker:
+        size, first = self._sizes[model], self._after_loading.get(model)
+        return Worker(size.resident, size.own, first, child.at_rest(), child.killed_for is not None)
 
     def _see_loaded(self) -> None:
         """Keep what each worker holds when it is first seen with its model; the least of all of the same model."""
@@ -162,26 +155,21 @@ class MemoryWatch:
 
     def _recycle(self) -> None:
         """A worker that does not give back is started anew while it is idle."""
+        workers = self._workers()
         for model, child in self._children.items():
-            own, first = self._sizes[model].own, self._after_loading.get(model)
-            if not child.at_rest() or child.killed_for is not None:
-                continue
-            if not self._taking and time.monotonic() - self._stopped_at >= _STUCK_S and self._largest() == model:
-                log.warning(
-                    "%s is at rest, and the CPU lane takes nothing for what it holds; starting it anew", child.id
-                )
+            stopped_s = time.monotonic() - self._stopped_at
+            why = hostbudget.begins_anew(self._policy, model, workers, taking=self._taking, stopped_s=stopped_s)
+            own, first = workers[model].own, workers[model].after_loading
+            if why == "stuck":
+                said = "%s is at rest, and the CPU lane takes nothing for what it holds; starting it anew"
+                log.warning(said, child.id)
                 self._stopped_at = time.monotonic()
                 child.told = {"held": own, "soft_limit": self._limits.soft}
                 child.retire("recycled")
-            elif first is not None and own - first > self._growth():
+            elif why == "grown" and first is not None:
                 log.warning("%s holds %d bytes at rest, %d after loading; starting it anew", child.id, own, first)
                 child.told = {"held": own, "after_loading": first}
                 child.retire("recycled")
-
-    def _growth(self) -> float:
-        """Bytes that a worker at rest may hold more than after loading."""
-        allowed = self._policy.cpu_growth_bytes or float("inf")
-        return allowed if self._taking else min(allowed, _A_LITTLE)
 
     def _lanes(self) -> None:
         """Take lanes out and in, as far as the record says otherwise."""

@@ -7,7 +7,17 @@ import msgspec
 
 from core.decision import Part
 from core.errors import FailsoftError
-from core.memory import CONTEXT_BYTES, Era, ModelShape, Setting, Shape, embedded_footprint, footprint, shape_of
+from core.memory import (
+    CONTEXT_BYTES,
+    WORKER_BYTES,
+    Era,
+    ModelShape,
+    Setting,
+    Shape,
+    embedded_footprint,
+    footprint,
+    shape_of,
+)
 from core.tiers import Bandwidths, hybrid_rate
 from core.words import Lane
 from runners.devices.host import observe_host
@@ -37,8 +47,6 @@ _NULL_LAYERS: Final = 4
 _QUARTERS: Final = (3, 2, 1)
 _BATCH: Final = 64
 """Tokens that the llama.cpp engine computes at once; its scratch memory grows with it."""
-WORKER_BYTES: Final = 144 << 20
-"""What a worker's programs were seen to hold of the host beside their model, and a little more."""
 _UNKNOWN_FACTOR: Final = 1.25
 _UNKNOWN_MORE: Final = 512 << 20
 """What is taken for a model whose memory has no rule: its file and a quarter, and this much."""

@@ -40,6 +40,7 @@ from runners.corebook import CoreBook
 from runners.devices.base import Device
 from runners.devices.real import RealDevice, is_real, written
 from runners.devices.simulated import SimulatedDevice
+from runners.doubts import Doubts
 from runners.endings import Endings
 from runners.fitness import Fitness
 from runners.holding import Holding
@@ -93,6 +94,7 @@ class Runner:
         self.keeper = Keeper(paths.snapshots, self.writer, owner.runner, self.policy.snapshot_bytes)
         self.endings = Endings(owner, self.writer, self.policy)
         self.speed = Speed(owner.lane, owner.engine, self.policy)
+        self.doubts = Doubts()
         self._pace_at = 0.0
         self._exit: int | None = None
         self._jobs: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()
@@ -164,6 +166,7 @@ class Runner:
             cores=self.cores if place.cores else None,
             fixed_threads=place.threads,
             beat=self._beat,
+            doubts=self.doubts,
         )
         return Fitness(place.loaded, canary, self.endings, self.draining)
 
@@ -325,6 +328,7 @@ class Runner:
             boundary=boundary,
             snapshot=snapshot,
             note=note,
+            doubts=self.doubts if self.owner.lane == "gpu" else None,
         )
         return work, boundary
 

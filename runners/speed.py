@@ -2,7 +2,8 @@
 
 1. What is judged is what the engine took; waiting for threads or for the disk is nobody's slowness.
 2. While somebody's prompt is computed, the others wait for it: such chunks say nothing.
-3. Only a GPU lane is judged. The CPU lane shares its cores with whatever else the machine does.
+3. As many count as computed at once as were at any time of the chunk: who ended just before it did has had its share.
+4. Only a GPU lane is judged. The CPU lane shares its cores with whatever else the machine does.
 """
 
 import threading
@@ -26,7 +27,8 @@ class Speed:
         self._told = False
         self._lock = threading.Lock()
         self._preparing: set[str] = set()
-        self._computed: set[str] = set()
+        self._computed: dict[str, int] = {}
+        """By request: the most that were computed at once since its last chunk."""
         self._quiet_since = 0.0
 
     def began(self, request_id: str, usual: Usual | None) -> None:
@@ -39,25 +41,43 @@ class Speed:
         """Its prompt is computed."""
         with self._lock:
             self._prepared(request_id)
-            self._computed.add(request_id)
+            self._computed[request_id] = 0
+            now = len(self._computed)
+            self._computed = {one: max(most, now) for one, most in self._computed.items()}
 
     def ended(self, request_id: str) -> None:
         """Nothing is computed for it any more."""
         with self._lock:
             self._prepared(request_id)
-            self._computed.discard(request_id)
+            self._computed.pop(request_id, None)
 
     def _prepared(self, request_id: str) -> None:
         if request_id in self._preparing:
             self._preparing.discard(request_id)
             self._quiet_since = time.monotonic()
 
-    def chunk(self, units: int, took_s: float, *, began: float, context: int, threads: int) -> Measured | None:
-        """A chunk was computed since `began`; what it says of the usual rate, or None when it says nothing."""
+    def chunk(
+        self,
+        request_id: str,
+        units: int,
+        took_s: float,
+        *,
+        began: float,
+        context: int,
+        threads: int,
+        held: bool = False,
+    ) -> Measured | None:
+        """A chunk was computed since `began`; what it says of the usual rate, or None when it says nothing.
+
+        `held`: its answer is held to a grammar.
+        """
         with self._lock:
+            at_once = max(1, self._computed.get(request_id, 0))
+            if request_id in self._computed:
+                self._computed[request_id] = len(self._computed)
             if units == 0 or took_s <= 0 or self._preparing or began < self._quiet_since:
                 return None
-            seen = Measured(units, took_s, context, threads, max(1, len(self._computed)))
+            seen = Measured(units, took_s, context, threads, at_once, held)
             if not self._judged:
                 return seen
             self._spell = slowness.after(self._spell, seen, self._usual, self._policy.slow_factor)

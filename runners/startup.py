@@ -89,7 +89,8 @@ def specs_for(models: list[ModelEntry], device: Accelerator | None, settings: Se
             upstream = upstream_of(settings, lane, entry.id)
             where = ours if upstream is None else f"{UPSTREAM}{upstream.name}"
             if where is not None:
-                specs.append(RunnerSpec(lane, entry.id, where, build_of(settings, entry, lane)))
+                command = upstream is not None and bool(upstream.cmd)
+                specs.append(RunnerSpec(lane, entry.id, where, build_of(settings, entry, lane), command))
     return specs
 
 

@@ -14,5 +14,5 @@ GARBAGE = 79
 """A canary was answered wrongly, or not at all."""
 OVER_BUDGET = 80
 """There was no memory left of what the CPU lane may hold."""
-SLOW = 80
+SLOW = 81
 """A canary was answered rightly, and far slower than it was before: begin anew, with memory that is taken anew."""

@@ -137,7 +137,7 @@ class Supervisor:
         simulated = device.id if device is not None and device.simulated else ""
         monitor = Child("monitor", self.paths, arguments=("--simulated", simulated))
         hold = self.budget.hold
-        held = (Child("runner", self.paths, spec=one, hold=hold if one.on_host else None) for one in specs)
+        held = (Child("runner", self.paths, spec=one, hold=hold if one.in_budget else None) for one in specs)
         return [monitor, *held]
 
     def _readiness(self, models: list[ModelEntry], driver: sqlite3.Connection) -> Readiness:

@@ -6,6 +6,7 @@
 4. A full disk pauses the work, unshown, until there is space; it never fails it.
 5. A stop string ends the answer at the unit that completes it; units after it do not exist.
 6. Between two chunks the boundary asks its questions; nothing is computed then.
+7. On the GPU lane an answer that looks like nonsense stops once, before that is shown, until a canary was answered.
 """
 
 import time
@@ -13,12 +14,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
+from core import doubt
 from core.errors import NoSpace
 from core.events import Checkpointed, Completed, PrefixReady
 from core.holdback import units_until_stop, visible
 from core.policy import Policy
 from core.slowness import Spell
 from runners.boundary import Boundary
+from runners.doubts import Doubts, InDoubt
 from runners.engines.base import Chunk, Constraint, GenerateWork, Loaded, Ready, Said, Sampling, Snapshot
 from runners.host import EngineHost
 from store import claims, comeback, contents, slowness
@@ -47,7 +50,9 @@ class Work:
         boundary: Boundary,
         snapshot: Snapshot | None = None,
         note: str = "",
+        doubts: Doubts | None = None,
     ) -> None:
+        self._doubts = doubts
         self._claim = claim
         self._writer = writer
         self._policy = policy
@@ -165,11 +170,17 @@ class Work:
         if stop_at is not None:
             del self._units[stop_at:], self._pieces[stop_at:]
         ended = stop_at is not None or chunk.end is not None
+        self._doubt(ended=ended)
         text = visible(b"".join(self._pieces), stops, final=ended).text
         body = contents.chunk_body(self._units[first:], text[self._shown :])
         self._shown = max(self._shown, len(text))
         self._write(first, body, took_us, reason=_reason(chunk, stopped=stop_at is not None) if ended else None)
         return ended
+
+    def _doubt(self, *, ended: bool) -> None:
+        sign = None if self._doubts is None else doubt.sign(self._units, self._pieces, ended=ended)
+        if sign is not None and self._doubts is not None and self._doubts.stops(self._claim.fence.request_id):
+            raise InDoubt(sign)
 
     def _write(self, first: int, body: bytes, took_us: int, reason: str | None) -> None:
         fence, epoch = self._claim.fence, self._claim.state.output_epoch

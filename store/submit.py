@@ -201,6 +201,7 @@ def _admit(tx: Tx, sub: Submission, policy: Policy, decision: Decision, refusal:
         spec_digest=contents.digest(sub.secret, spec),
         decision=decision,
         instead=refusal,
+        shorter=_shortened_by(decision) if granted < sub.max_units else None,
     )
     record = tx.append(sub.id, admitted, actor="web")
     contents.put_spec(tx, sub.id, spec)
@@ -210,6 +211,11 @@ def _admit(tx: Tx, sub: Submission, policy: Policy, decision: Decision, refusal:
         secondlook.keep_promise(tx, sub.id, sub.model, decision, len(sub.tokens) + granted)
     if decision.action == admission.REROUTE:
         tx.append(sub.id, ev.Rerouted(None, 0, decision.rule, decision), actor="web", cause=record.seq)
+
+
+def _shortened_by(decision: Decision) -> str:
+    """The rule by which the answer is shorter than asked for."""
+    return admission.SHORTER_ON_CPU if decision.action == admission.REROUTE else decision.rule
 
 
 def _chunk_cap(tx: Tx, sub: Submission, policy: Policy) -> int:

@@ -222,7 +222,7 @@ def test_every_rule_is_explained() -> None:
     told = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", (ROOT / "docs" / "rules.md").read_text()))
     not_rules = {"continue-cpu", "restart-cpu", "run-gpu", "reroute-cpu", "gpu-queue-full", "cpu-queue-full"}
     not_rules |= {"half-open", "return-gpu", "stay-cpu", "reserve-max"}
-    kinds = {"service-stopped", "model-changed", "load-failed", "not-on-device"}
+    kinds = {"service-stopped", "output-in-doubt", "model-changed", "load-failed", "not-on-device"}
     written: set[str] = set()
     for name in ("admission", "safepoint", "residency", "pool", "returning", "breaker"):
         for node in ast.walk(ast.parse((ROOT / "core" / f"{name}.py").read_text())):

@@ -8,12 +8,13 @@ from core.memory.estimate import footprint
 from core.memory.footprint import Basis, Bill, Footprint, Sides, Term
 from core.memory.metadata import shape_of
 from core.memory.predict import PredictRow, predict_table
-from core.memory.runtime import CONTEXT_BYTES
+from core.memory.runtime import CONTEXT_BYTES, WORKER_BYTES
 from core.memory.setting import Era, Setting
 from core.memory.shape import ModelShape
 
 __all__ = [
     "CONTEXT_BYTES",
+    "WORKER_BYTES",
     "Basis",
     "Bill",
     "EmbeddedNeed",

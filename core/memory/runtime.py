@@ -6,6 +6,8 @@ from core.memory.shape import ModelShape
 
 CONTEXT_BYTES = 500 * 1024 * 1024
 """Per process and device until it is measured; 107 to 612 MiB were seen."""
+WORKER_BYTES = 144 * 1024 * 1024
+"""What a worker's programs were seen to hold of the host beside their model, and a little more."""
 _POOLS = frozenset({"cuda", "rocm"})
 
 

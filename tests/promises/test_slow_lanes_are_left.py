@@ -112,7 +112,7 @@ def test_it_goes_on_where_no_other_lane_is_faster_and_that_is_said_once(tmp_path
 @pytest.mark.prove
 def test_who_may_not_move_goes_on_and_new_work_goes_elsewhere(tmp_path: Path) -> None:
     with paced(tmp_path / "data") as home:
-        request_id = under_way(home, failover="never", max_tokens=32)
+        request_id = under_way(home, failover="never", max_tokens=64)
         slow(home, 10.0)
         until(lambda: slow_faults(home, request_id), "the fault to be seen")
         assert home.settled(home.submit("meanwhile", max_tokens=4))["lane"] == "cpu"

@@ -3,6 +3,8 @@
 How long each took is printed; that it was found, what was said of it and where the work went is asserted.
 """
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 from fake_upstream import FakeUpstream
-from house import House, house, kept, until
+from house import ROOT, House, house, kept, until
 from upstreams import BOX, built_in, config, prove, spliced
 
 from runners.devices.simulated import SimulatedDevice
@@ -81,6 +83,74 @@ def test_a_card_that_is_fast_and_wrong_from_the_start_never_gets_work(tmp_path: 
         assert (view["lane"], view["output"]["text"]) == ("cpu", built_in("hello", 20))
         until(lambda: len(openings(home, "sim-0")) >= 2, "it to be tried again")
         assert set(openings(home, "sim-0")) == {"canary-wrong"}
+
+
+NO_HURRY = "[policy]\ncanary_every_s = 3600.0\nbreaker_cooldown_s = 3600.0\nrestart_backoff_s = 0.02\n"
+
+
+def signs(home: House, request_id: str) -> list[str]:
+    """What made somebody doubt its answer."""
+    seen = [event["data"] for event in home.events(request_id) if event["type"] == "FaultSeen"]
+    return [data["evidence"]["sign"] for data in seen if data["kind"] == "output-in-doubt"]
+
+
+def answered(home: House) -> None:
+    """Wait for the canary that is asked after loading."""
+    until(lambda: home.rows("SELECT 1 FROM events WHERE type='CanaryAnswered' AND stream='device-sim-0'"), "a canary")
+
+
+def garble(home: House, how: str) -> None:
+    """As an operator does it."""
+    command = [sys.executable, "-m", "runners.sim", "garble", how, "--data", str(home.paths.root)]
+    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def test_garbage_in_the_middle_of_an_answer_is_found_long_before_a_canary_is_due(tmp_path: Path) -> None:
+    """An hour is between two canaries. The 24th unit of garbage in a row is not shown any more."""
+    with house(tmp_path / "data", config=NO_HURRY) as home:
+        answered(home)
+        question = "[[tps=30]] tell me something long"
+        request_id = home.submit(question, max_tokens=240)
+        until(lambda: home.units(request_id) >= 14, "some text")
+        garble(home, "on")
+        until(lambda: openings(home, "sim-0"), "the breaker to open")
+        assert openings(home, "sim-0") == ["canary-wrong"]
+        view = home.settled(request_id)
+        assert (view["state"], view["lane"]) == ("completed", "cpu")
+        assert signs(home, request_id) == ["repeated"]
+        text, right = view["output"]["text"], built_in(question, 240)
+        wrong = [at for at, unit in enumerate(text) if unit == "!"]
+        assert "!" not in right
+        assert 0 < len(wrong) < 24
+        first, beyond = wrong[0], wrong[0] + len(wrong)
+        assert text == right[:first] + "!" * len(wrong) + right[beyond:], "what was shown stays, and the rest is right"
+        assert home.settled(home.submit("meanwhile", max_tokens=4))["lane"] == "cpu"
+        assert all(decision["same"] for decision in home.replay(request_id)["decisions"])
+        assert home.verify().ok
+
+
+def test_a_short_answer_of_one_unit_is_asked_about_before_it_is_given(tmp_path: Path) -> None:
+    with house(tmp_path / "data", config=NO_HURRY) as home:
+        answered(home)
+        garble(home, "on")
+        view = home.settled(home.submit("[[tps=0]] short", max_tokens=8))
+        assert (view["state"], view["lane"], signs(home, view["id"])) == ("completed", "cpu", ["one-unit"])
+        assert openings(home, "sim-0") == ["canary-wrong"]
+
+
+def test_a_sound_lane_that_says_one_thing_again_and_again_is_asked_once_and_goes_on(tmp_path: Path) -> None:
+    with house(tmp_path / "data", config=NO_HURRY) as home:
+        answered(home)
+        said = "ha" + "!" * 120
+        request_id = home.submit(f"[[emit={said}]]", max_tokens=200)
+        view = home.settled(request_id)
+        assert (view["state"], view["lane"], view["output"]["text"]) == ("completed", "gpu", said)
+        assert (signs(home, request_id), view["attempt"], view["failovers"]) == (["repeated"], 2, [])
+        assert [e["data"]["decision"]["rule"] for e in home.events(request_id) if e["type"] == "Requeued"] == [
+            "asked-first"
+        ]
+        assert openings(home, "sim-0") == []
+        assert home.verify().ok
 
 
 @pytest.mark.parametrize(

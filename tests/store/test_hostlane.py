@@ -131,6 +131,7 @@ def test_the_lanes_longest_answer(bare: Desk, allowed: bool, granted: int | None
         assert submitted.state.retry_after_s is None, "trying again cannot help where there is no other lane"
     else:
         assert (submitted.state.max_units, submitted.state.asked_units) == (granted, 64)
+        assert submitted.state.shorter == "shortened-for-cpu", "so it stays, should a GPU lane take it later"
 
 
 def test_what_is_too_long_for_the_cpu_lane_is_not_moved_there(bare: Desk) -> None:
