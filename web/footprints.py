@@ -35,6 +35,23 @@ def shape_of_file(file: Path) -> ModelShape:
     return _shape(file, stat.st_size, stat.st_mtime_ns)
 
 
+def engines_of_file(file: Path) -> tuple[str, ...]:
+    """The engines that can serve a GGUF file here, the preferred one first; kept while the file is the same. Blocks.
+
+    Raises `ModelFileError`, `OSError`.
+    """
+    stat = file.stat()
+    return _engines(file, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _engines(file: Path, _size: int, _changed_ns: int) -> tuple[str, ...]:
+    from store.models.choice import why_not
+    from store.models.gguf import read_header
+
+    return tuple(name for name, reasons in why_not(read_header(file)).items() if not reasons)
+
+
 @lru_cache(maxsize=16)
 def _shape(file: Path, _size: int, _changed_ns: int) -> ModelShape:
     from store.models.gguf import read_header

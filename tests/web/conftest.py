@@ -44,8 +44,9 @@ class Hand:
         self.claim, self.units, self.shown = claim, claim.state.units, claim.state.visible_upto
         return claim.state.id
 
-    def say(self, text: str, *, took_us: int = 1000) -> None:
-        claim, first, tokens = self.claim, self.units, tuple(text.encode())
+    def say(self, text: str, *, took_us: int = 1000, tokens: tuple[int, ...] | None = None) -> None:
+        """Make some text durable; its bytes are its tokens, if it is not said otherwise."""
+        claim, first, tokens = self.claim, self.units, tuple(text.encode()) if tokens is None else tokens
         assert claim is not None
         body = chunk_body(tokens, text)
         self.units, self.shown = self.units + len(tokens), self.shown + len(text)

@@ -63,7 +63,7 @@ def test_a_prompt_can_be_sent_from_the_page(box: Any, visitor: Visitor) -> None:
     assert (view["state"], view["progress"]["of"]) == ("admitted", 16)
     page = visitor.open(answer.headers["location"])
     assert "<h3>user</h3>" in page
-    assert ">line one\nline two</pre>" in page
+    assert ">\nline one\nline two</pre>" in page
 
 
 def test_sent_twice_it_is_one_request(box: Any, visitor: Visitor) -> None:

@@ -49,6 +49,61 @@ def test_pages_hold_the_whole_journal_once_newest_first(make_box: Any) -> None:
     assert seen == list(range(head, 0, -1))
 
 
+def test_checkpoints_of_two_that_take_turns_are_one_line_for_each(make_box: Any) -> None:
+    box = make_box()
+    box.submit()
+    moved = box.hand()
+    first = moved.take()
+    moved.die()
+    gpu, cpu = box.hand("gpu"), box.hand("cpu")
+    assert cpu.take() == first
+    second = box.submit()["id"]
+    assert gpu.take() == second
+    start = box.client.get("/api/chain").json()["seq"]
+    for _ in range(40):
+        gpu.say("x")
+        cpu.say("y")
+    page = read(box, "/events")
+    # By hand: 80 events, in turn; the newest of each request stands for its 40.
+    assert seqs(page)[:3] == [start + 80, start + 79, start]
+    assert page.text(f"e{start + 79}").startswith("40 checkpoints, the last: Token 40 is durable")
+    assert f"events {start + 1} to {start + 79}" in page.text(f"e{start + 79}")
+    for seq, id_ in ((start + 79, second), (start + 80, first)):
+        href = next(a["href"] for a in page.all("a") if f"stream={id_}" in a["href"] and "Checkpointed" in a["href"])
+        assert seqs(read(box, href)) == list(range(seq, start, -2)), "the link leads to each of them"
+    twin = next(a["href"] for a in page.all("a") if "order=newest" in a.get("href", ""))
+    items = box.client.get(f"{twin}&limit=500").json()["items"]
+    assert [item["seq"] for item in items] == list(range(start + 80, 0, -1)), "JSON tells each event"
+
+
+def test_two_checkpoints_are_two_lines_and_a_page_goes_on_behind_what_it_folded(
+    make_box: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from web.dashboard import audit as pages
+
+    box = make_box()
+    box.submit()
+    hand = box.hand()
+    hand.take()
+    hand.say("a")
+    hand.say("b")
+    head = box.client.get("/api/chain").json()["seq"]
+    assert seqs(read(box, "/events"))[:3] == [head, head - 1, head - 2]
+    for _ in range(20):
+        hand.say("x")
+    noted(box, 1)
+    monkeypatch.setattr(pages, "ROWS", 2)
+    monkeypatch.setattr(pages, "_BATCH", 4)  # so that one page takes several reads
+    seen, path = [], "/events"
+    while path:
+        page = read(box, path)
+        for seq in seqs(page):
+            told = re.search(r"events ([0-9]+) to ([0-9]+)", page.text(f"e{seq}"))
+            seen += list(range(int(told[2]), int(told[1]) - 1, -1)) if told else [seq]
+        path = next((a["href"] for a in page.all("a") if a.get("rel") == "next"), "")
+    assert seen == list(range(head + 21, 0, -1)), "nothing is told twice, nothing is left out"
+
+
 def test_each_event_is_a_sentence_with_its_stream_its_cause_and_its_json(box: Any) -> None:
     id_ = box.failed("abc")
     page = read(box, "/events")

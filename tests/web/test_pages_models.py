@@ -9,12 +9,15 @@ from pages import HOSTILE, inert, read
 
 from core import events as ev
 from core.contract import PathFacts
+from runners.needs import need_of
 from store import learned, proofs
 from store.laneviews import LaneRow, put_lane
+from store.models import llamacpp
 from store.models.catalog import NULL_ENTRY, Catalog, packaged_smollm2
 from web import cli
 
 MIB = 1 << 20
+PLACES: dict[Any, str] = {"gpu": "sim-0", "cpu": "cpu"}
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +49,14 @@ def test_the_catalog_lists_every_model_those_served_first(box: Any) -> None:
     page = read(box, "/models")
     assert "/models/null" in [a.get("href") for a in page.all("a")]
     told = page.text("models")
-    assert "null Built-in null model cold CPU, GPU null" in told
+    assert "null Built-in null model not loaded CPU, GPU null" in told
     items = box.client.get("/api/models").json()["items"]
     assert [one["id"] for one in items] == ["null"]
 
 
 def test_a_model_is_shown_with_its_lanes_and_what_is_not_known(box: Any) -> None:
     page = read(box, "/models/null")
-    assert "GPU cold sim-0 null 2048" in page.text("lanes")
+    assert "GPU not loaded sim-0 null 2048" in page.text("lanes")
     assert "Not known: it has no file" in page.text("footprint")
     assert "No load on a device was seen yet" in page.text("footprint")
     assert NULL_ENTRY.contract in page.text("facts")
@@ -133,19 +136,46 @@ def test_footprints_fit_a_hand_calculation_and_the_command(
     rows = {row["context"]: row for row in detail["footprints"]["rows"]}
     # By hand: 30 layers, 3 heads of keys and values of 64 numbers of 2 bytes each: 23,040 bytes for each token.
     assert rows[4096]["kv"] - rows[2048]["kv"] == 2048 * 2 * 30 * 3 * 64 * 2
-    assert cli.main(["models", "predict", str(small), "--engine", detail["engine"], "--json"]) == 0
+    assert cli.main(["models", "predict", str(small), "--engine", detail["engine"], "--simulated", "--json"]) == 0
     items = {item["context"]: item for item in json.loads(capsys.readouterr().out)["items"]}
     for context in (2048, 4096, 8192):
         assert rows[context]["device_bytes"] == items[context]["device_total"]
+        assert rows[context]["cpu_lane_bytes"] == items[context]["cpu_lane_bytes"]
     page = read(box, "/models/small")
     told = page.text("footprint")
     assert "45 MiB" in told
     columns = [a for a in page.all("rect") if a.get("class", "").startswith("column")]
-    known = [(r["context"], k) for r in rows.values() for k in ("device_bytes", "host_bytes") if r[k] is not None]
+    known = [(r["context"], k) for r in rows.values() for k in ("device_bytes", "cpu_lane_bytes") if r[k] is not None]
     assert len(columns) == len(known) > 3
     tallest = max(columns, key=lambda one: float(one["height"]))
     assert float(tallest["height"]) == 100.0
     assert str(small) in page.text("facts") or "prepared" in page.text("facts")
+
+
+@pytest.mark.model
+def test_the_page_counts_what_decisions_count(make_box: Any, small: Path, need: Any) -> None:
+    if not llamacpp.installed():
+        need("the llama.cpp engine", "make setup")
+    box = make_box()
+    entry = Catalog(box.paths.models).add(small, "small", engine="llamacpp", trial=False)
+    needs = {
+        lane: box.writer.run(lambda tx, at=lane: need_of(tx, entry, box.settings, "llamacpp", at, PLACES[at]))
+        for lane in PLACES
+    }
+    rows = {row["context"]: row for row in box.client.get("/api/models/small").json()["footprints"]["rows"]}
+    row = rows[min(box.settings.context_on("cpu"), entry.context_length)]
+    assert (row["device_bytes"], row["cpu_lane_bytes"]) == (needs["gpu"].load, needs["cpu"].load)
+
+
+def test_the_drivers_share_is_of_cards_only_and_lanes_say_what_is_counted(make_box: Any) -> None:
+    box = make_box()
+    assert box.client.get("/api/models/null").json()["footprints"]["simulated"] is True
+    row = LaneRow("gpu", "null", True, None, 2048, "sim-0", "null", NULL_ENTRY.contract, 100 * MIB, MIB, "learned")
+    box.writer.run(lambda tx: put_lane(tx, row))
+    told = read(box, "/models/null").text("lanes")
+    assert "100.0 MiB, and 1.0 MiB for each token, as loads were seen to take it" in told
+    card(box)
+    assert box.client.get("/api/models/null").json()["footprints"]["simulated"] is False
 
 
 def test_a_model_that_lost_its_file_says_so(make_box: Any, small: Path) -> None:

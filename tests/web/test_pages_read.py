@@ -9,7 +9,7 @@ from pages import HOSTILE, Page, read
 
 from core import events as ev
 from core.decision import Decision, SafepointFacts
-from store.laneviews import LaneRow, put_lane
+from store.laneviews import LaneRow, put_lane, set_resident
 
 # ---- for every page ------------------------------------------------------------------------------------------
 
@@ -118,6 +118,35 @@ def test_a_reading_is_drawn_to_scale_and_stands_in_the_table(make_box: Any) -> N
     assert drawn["seg foreign"] == (250, 250)
 
 
+def test_a_lane_whose_model_is_being_loaded_says_so_and_since_when(make_box: Any) -> None:
+    box = make_box()
+
+    def worker(state: str, ago_s: int = 0) -> None:
+        def unit(tx: Any) -> None:
+            tx.execute("DELETE FROM runners")
+            tx.execute(
+                "INSERT INTO runners (id, lane, model, device, engine, pid, ticks, boot_id, state, rss_bytes, beat_us, "
+                "started_us) VALUES ('r', 'gpu', 'null', 'sim-0', 'null', 1, 1, 'b', ?, 0, ?, ?)",
+                (state, tx.now_us, tx.now_us - ago_s * 1_000_000),
+            )
+
+        box.writer.run(unit)
+
+    def gpu() -> str:
+        return str(read(box, "/").text("lanes")).partition("GPU simulated ")[2].partition(" CPU ")[0]
+
+    assert gpu().startswith("starting 0 0 of 64"), "nobody is there yet"
+    worker("loading", ago_s=7200)
+    assert gpu().startswith("loading began 2 h ago 0 0 of 64")
+    worker("idle")
+    assert gpu().startswith("serving 0 0 of 64")
+    box.writer.run(lambda tx: (tx.execute("DELETE FROM runners"), set_resident(tx, "gpu", "null", resident=False)))
+    assert gpu().startswith("serving on demand 0 0 of 64")
+    worker("loading")
+    box.lane_out("gpu", "load-failed")
+    assert gpu().startswith("out the model could not be loaded 0 0 of 64")
+
+
 def test_the_banner_comes_before_the_heading_and_goes_away(box: Any) -> None:
     assert read(box, "/").text("alarm") == ""
     box.lane_out("gpu", "load-failed")
@@ -127,9 +156,10 @@ def test_the_banner_comes_before_the_heading_and_goes_away(box: Any) -> None:
     assert "GPU lane, null: The GPU lane takes no new work: the model could not be loaded." in alarm
     assert "Answers instead: CPU lane · null · 2,048 tokens each, one at a time, 0 of 32 places taken" in alarm
     assert page.text("spoken").startswith("Degraded. GPU lane, null")
-    event = next(a["href"] for a in page.all("a") if a["href"].startswith("/api/events"))
-    told = box.client.get(event).json()["items"][0]
-    assert (told["type"], told["data"]["reason"]) == ("LaneOut", "load-failed")
+    event = next(a["href"] for a in page.all("a") if a["href"].startswith("/events?stream=lane-gpu"))
+    path, _, place = event.partition("#")
+    told = read(box, path).text(place)
+    assert told.startswith("LaneOut The GPU lane takes no new work: the model could not be loaded.")
     box.lane_out("gpu", None)
     page = read(box, "/")
     assert page.text("alarm") == ""
@@ -245,11 +275,20 @@ def test_a_resumable_error_names_both_choices_and_older_output_stays(box: Any) -
     assert "run 2" in page.text("output")
 
 
+def test_how_it_ended_is_told_in_words_with_the_code_beside(box: Any) -> None:
+    page = read(box, f"/requests/{box.completed('a', 'b')}")
+    assert "How it ended the model ended its answer" in page.text("facts")
+    assert "stop" in {one.get("title") for one in page.all("dd")}
+    id_ = box.submit()["id"]
+    box.client.post(f"/api/requests/{id_}/cancel").raise_for_status()
+    assert "How it ended it was asked for" in read(box, f"/requests/{id_}").text("facts")
+
+
 def test_what_cannot_be_done_is_disabled_not_hidden(box: Any) -> None:
     ended = read(box, f"/requests/{box.completed('a', 'b')}")
     cancel = next(b for b in ended.all("button") if b.get("id") == "cancel")
     assert "disabled" in cancel
-    assert "It has ended." in ended.text("cancel-why")
+    assert "It has ended. There is nothing left to cancel." in ended.text("cancel-why")
     active = read(box, f"/requests/{box.submit()['id']}")
     assert "disabled" not in next(b for b in active.all("button") if b.get("id") == "cancel")
 
@@ -332,10 +371,13 @@ def test_what_an_event_changed_is_told_before_and_after(box: Any) -> None:
     page = read(box, f"/requests/{box.moved()}?at=6")
     told = page.text("moment")
     assert "What event 6 changed Rerouted" in told
-    assert "state checkpointed rerouted-cpu" in told
+    assert "state checkpointed rerouted-cpu moved to the CPU" in told
     assert "lane gpu cpu" in told
-    assert "running yes no" in told
-    assert "durable units" not in told, "it did not change"
+    assert "worked on yes no" in told
+    assert "served less well — the worker was killed" in told
+    assert {"killed, rule continue-identical"} <= {a.get("title") for a in page.all("td")}
+    assert "moves — event 6: to the CPU lane" in told
+    assert "tokens saved" not in told, "it did not change"
 
 
 def test_a_decision_that_todays_rules_would_not_make_is_marked(box: Any) -> None:

@@ -38,7 +38,7 @@ def test_failovers_avoided_and_risks_taken_are_those_of_the_api(accounted: Any) 
     told = page.text("outcome")
     assert "2 of 5 decisions would have been others" in told
     assert "260 MiB at most" in told
-    assert "reroute-cpu run-gpu 2" in told
+    assert "go to the CPU lane reroute-cpu run on the GPU lane run-gpu 2" in told
     body = json.loads(page.texts["body"])
     answer = accounted.client.post("/api/what-if", json=body).json()
     for example in answer["examples"]:

@@ -10,7 +10,7 @@ from litestar.params import FromPath
 from core.errors import Impossible, NotFound
 from web.api.answers import answer
 from web.machineviews import lane_view, model_view
-from web.modelviews import footprints, pair_view
+from web.modelviews import engines, footprints, pair_view
 from web.services import Services
 from web.views import View
 
@@ -53,15 +53,17 @@ async def model_detail(services: Services, model_id: str) -> View:
     return view | {
         "file": entry.prepared or None,
         "source": entry.source or None,
+        "engines": await asyncio.to_thread(engines, entry),
         "architecture": entry.architecture or None,
         "vocabulary": entry.vocabulary or None,
         "chat_template": entry.has_template,
         "lanes": [
             lane_view(row, limit=limits[row["lane"]], now_us=now_us)
             | {"readiness": "warm" if row["lane"] in warm else "cold"}
+            | {name: row[name] for name in ("load_bytes", "token_bytes", "need_basis")}
             for row in own
         ],
-        "footprints": await asyncio.to_thread(footprints, entry, lanes),
+        "footprints": await asyncio.to_thread(footprints, entry, lanes, await services.reader.devices()),
         "learned": [row for row in learned if row["model"] == entry.id],
         "pair": await services.reader.see(lambda look: pair_view(look, entry)),
     }

@@ -121,10 +121,15 @@ def inspect(args: argparse.Namespace) -> int:
         found_out = {"suitable": bool(able), "engine": engine, "engines": able, "problems": problems}
         document(summary | found_out | {"why_not": reasons})
         return OK if engine else UNWELL
-    facts([(name.replace("_", " "), "-" if value is None else str(value)) for name, value in summary.items()])
+    told_of = summary | {"file_bytes": f"{summary['file_bytes']:,} ({size_text(summary['file_bytes'])})"}
+    facts([(name.replace("_", " "), _shown(value)) for name, value in told_of.items()])
     if engine is not None:
         able, others = [name for name, found in reasons.items() if not found], told(reasons)
-        by = able[0] if len(able) == 1 else f"{', '.join(able[:-1])} and {able[-1]}; {able[0]} is taken unless told"
+        by = (
+            able[0]
+            if len(able) == 1
+            else f"{', '.join(able[:-1])} and {able[-1]}; {able[0]} is taken unless --engine names another"
+        )
         print(f"\nIt can be served here by {by}." + (f" But not by all: {others}" if others else ""))
         return OK
     print("\nIt cannot be served here:")
@@ -133,6 +138,12 @@ def inspect(args: argparse.Namespace) -> int:
             print(f"- {name}: {problem}")
     print("Choose another file of the model, with the architecture and the weights that the reasons name.")
     return UNWELL
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _summary(header: "GGUF") -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from core.memory import Era, PredictRow, predict_table, shape_of
+from core.memory import CONTEXT_BYTES, WORKER_BYTES, Era, PredictRow, predict_table, shape_of
+from core.telling import prediction_notes
 from web.commands.failed import OK, USAGE, CommandFailed
 from web.commands.options import Commands, command, with_json
 from web.commands.terminal import document, size_text, table
@@ -32,6 +33,7 @@ def add(inner: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--slots", type=int, default=1, help="requests at once (default 1)")
     parser.add_argument("--cache-k", default="f16", help="type of the cached keys (default f16)")
     parser.add_argument("--cache-v", default="f16", help="type of the cached values (default f16)")
+    parser.add_argument("--simulated", action="store_true", help="on a simulated device, which has no driver's share")
     parser.add_argument("--flash-attention", action="store_true", help="with flash attention")
     parser.add_argument(
         "--engine", choices=("auto", "llamacpp", "ctransformers"), default="auto", help="what computes it"
@@ -58,30 +60,39 @@ def predict(args: argparse.Namespace) -> int:
         cache_k=args.cache_k,
         cache_v=args.cache_v,
         flash_attention=args.flash_attention,
+        process_context=0 if args.simulated else None,
     )
     most = shape.context_train
     usual = [context for context in CONTEXTS if most is None or context <= most] or [most or CONTEXTS[0]]
     rows = predict_table(shape, setting, args.context or usual)
+    alone = predict_table(
+        shape, msgspec.structs.replace(setting, n_gpu_layers=0, process_context=0), args.context or usual
+    )
+    lane = [None if row.host_total is None else row.host_total + WORKER_BYTES for row in alone]
     if args.json:
-        items = [_plain(row) for row in rows]
+        items = [_plain(row) | {"cpu_lane_bytes": held} for row, held in zip(rows, lane, strict=True)]
         document({"engine": engine, "era": setting.era.value, "context_length": most, "items": items, "next": None})
         return OK
     print(f"engine {engine or '-'}, by the laws of {setting.era.value}\n")
     table(
-        ("context", "weights", "kv", "state", "compute", "pool", "driver", "device", "host"),
+        ("context", "weights", "kv", "state", "compute", "pool", "driver", "device", "and host", "CPU lane"),
         [
             (
                 f"{row.context:,}" + ("*" if most is not None and row.context > most else ""),
                 *(_size(part) for part in (row.weights, row.kv, row.recurrent, row.compute, row.pool, row.driver)),
                 _size(row.device_total),
                 _size(row.host_total),
+                _size(held),
             )
-            for row in rows
+            for row, held in zip(rows, lane, strict=True)
         ],
     )
+    print()
+    for note in prediction_notes(CONTEXT_BYTES, WORKER_BYTES, simulated=args.simulated):
+        print(note)
     if most is not None:
         beyond = "; a longer one (*) is not served" if any(row.context > most for row in rows) else ""
-        print(f"the model was made for a context of {most:,}{beyond}")
+        print(f"The model was made for a context of {most:,}{beyond}")
     for name in sorted({name for row in rows for name in row.unknown}):
         print(f"unknown: {name}; there is no rule for it with this architecture and these settings")
     return OK

@@ -3,9 +3,10 @@
 import argparse
 from typing import Any
 
+from core.telling import action_words, question
 from web.commands.failed import OK
 from web.commands.options import Commands, client_of, command, with_service
-from web.commands.terminal import document, facts, table
+from web.commands.terminal import document, facts, size_text, table
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
@@ -53,38 +54,51 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(told: dict[str, Any]) -> None:
-    more = " (there are more)" if told["more"] else ""
+    print(question(told["policy"]))
+    print(f"Decision by decision, no knock-on effects. {told['note']}\n")
+    more = ", the first of more" if told["more"] else ""
+    same = told["decisions"] - told["changed"]
     facts(
         [
-            ("policy", ", ".join(f"{name} {value}" for name, value in told["policy"].items()) or "as it was"),
-            ("decisions", f"{told['decisions']}{more}, {told['changed']} would have been others"),
-            ("failovers", f"{told['failovers_avoided']} avoided, {told['failovers_added']} more"),
-            ("refusals", f"{told['refusals_avoided']} avoided, {told['refusals_added']} more"),
-            ("risks", f"{told['risks']} would have promised more than was free to promise, {_most(told)}"),
+            ("decisions asked again", f"{told['decisions']}{more}, on where a request may run"),
+            ("the same", str(same)),
+            ("other", str(told["changed"])),
+            ("moves to the CPU lane", f"{told['failovers_avoided']} avoided, {told['failovers_added']} added"),
+            ("refusals", f"{told['refusals_avoided']} avoided, {told['refusals_added']} added"),
+            ("beyond what was free", _risks(told)),
         ]
     )
     if told["moves"]:
         print()
-        table(("change", "decisions"), [(move, str(number)) for move, number in sorted(told["moves"].items())])
+        rows = [(_move(move), str(number), move) for move, number in sorted(told["moves"].items())]
+        table(("instead of, it would", "decisions", "as codes"), rows)
     if told["examples"]:
         print()
         table(
-            ("request", "event", "was", "by", "would have been", "by", "bytes over"),
+            ("request", "event", "it was to", "because", "it would", "because", "beyond free"),
             [
                 (
                     one["request_id"],
                     str(one["version"]),
-                    one["recorded"]["action"],
-                    one["recorded"]["rule"],
-                    one["other"]["action"],
-                    one["other"]["rule"],
-                    str(one["over_bytes"]),
+                    action_words(one["recorded"]["action"]),
+                    one["recorded"]["because"],
+                    action_words(one["other"]["action"]),
+                    one["other"]["because"],
+                    size_text(one["over_bytes"]) if one["over_bytes"] else "-",
                 )
                 for one in told["examples"]
             ],
         )
-    print(f"\n{told['note']}")
 
 
-def _most(told: dict[str, Any]) -> str:
-    return f"by {told['most_over_bytes']} bytes at most" if told["risks"] else "none of them by a byte"
+def _move(move: str) -> str:
+    before, _, after = move.partition(" -> ")
+    return f"{action_words(before)}: {action_words(after)}"
+
+
+def _risks(told: dict[str, Any]) -> str:
+    if not told["risks"]:
+        return "none: nothing would have been promised that was not free"
+    return (
+        f"{told['risks']} would have been promised more than was free, by {size_text(told['most_over_bytes'])} at most"
+    )

@@ -12,7 +12,7 @@ import msgspec
 from core.errors import Impossible
 from core.events import Recorded
 from core.state import RequestState
-from store.contents import Spec
+from store.contents import Spec, StoredChunk
 from store.imports import Import
 from store.reads import Reader
 from store.transfer import Checked
@@ -57,10 +57,14 @@ class Imported(Reader):
         assert request_id == self._found.state.id
         return self._found.spec
 
-    async def text(self, request_id: str, epoch: int, visible_upto: int | None = None) -> str:
-        """The visible text of an output epoch."""
+    async def chunks(
+        self, request_id: str, epoch: int, first: int = 0, last: int | None = None
+    ) -> list[tuple[int, StoredChunk]]:
+        """Those of an output epoch, in order, from the one that starts at `first` units to that at `last`."""
         assert request_id == self._found.state.id
-        return self._found.text(epoch, visible_upto)
+        own = [one for one in self._found.outputs if one.epoch == epoch and one.first >= first]
+        kept = [(one.first, StoredChunk(one.tokens, one.text)) for one in own if last is None or one.first <= last]
+        return sorted(kept, key=lambda one: one[0])
 
 
 _WHY: Final = "This is a history from elsewhere. It can only be read."

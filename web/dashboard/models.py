@@ -9,27 +9,37 @@ from typing import Any, Final
 
 import msgspec
 
+from core.telling import engine_words, memory_notes, need_words
 from web.dashboard.wording import NONE, Chip, Moment, lane_name, moment, size
 
 WIDTH: Final = 1000
 HEIGHT: Final = 100
 """The chart in its own units; the page stretches it."""
 _GAP: Final = 0.3
-_WARM: Final = Chip("check", "warm", "good")
-_COLD: Final = Chip("pause", "cold", "wait")
+_WARM: Final = Chip("check", "loaded", "good", "warm")
+_COLD: Final = Chip("pause", "not loaded", "wait", "cold")
 _OUT: Final = Chip("warn", "out", "bad")
 _PAIRS: Final[Mapping[str, Chip]] = {
     "identical": Chip("check", "identical", "good"),
     "faithful": Chip("check", "faithful", "run"),
     "none": Chip("ban", "not alike", "off"),
 }
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A kind of memory, and what it is."""
+
+    name: str
+    note: str
+
+
 _PARTS: Final = (
-    ("weights", "Weights"),
-    ("kv", "KV"),
-    ("recurrent", "State"),
-    ("compute", "Compute"),
-    ("pool", "Pool"),
-    ("driver", "Driver"),
+    ("weights", Part("Weights", "the model itself")),
+    ("kv", Part("KV cache", "what it keeps of the text so far; it grows with the context")),
+    ("recurrent", Part("State", "what it keeps of the text in a fixed size, where it is of such a kind")),
+    ("compute", Part("Compute", "room to compute in")),
+    ("pool", Part("Pool", "what its engine takes beside that while it computes")),
+    ("driver", Part("Driver", "what the driver of a card takes for each process")),
 )
 
 
@@ -57,7 +67,7 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 class LaneRow(msgspec.Struct, frozen=True):
-    """The model on one lane."""
+    """The model on one lane. `need`: what is counted for its worker there; empty where nothing is."""
 
     lane: str
     chip: Chip
@@ -65,6 +75,7 @@ class LaneRow(msgspec.Struct, frozen=True):
     device: str
     engine: str
     context: int
+    need: str
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -82,6 +93,8 @@ class FootprintRow(msgspec.Struct, frozen=True):
     """A row of the table below the chart; sizes are in words."""
 
     context: str
+    tick: str
+    """The same, as short as it stands below the chart."""
     served: bool
     parts: tuple[str, ...]
     device: str
@@ -139,11 +152,12 @@ class ModelPage(msgspec.Struct, frozen=True):
     problem: str
     facts: tuple[Fact, ...]
     lanes: tuple[LaneRow, ...]
-    names: tuple[str, ...]
+    parts: tuple["Part", ...]
     columns: tuple[Column, ...]
     footprints: tuple[FootprintRow, ...]
     top: str
     unknown: str
+    notes: tuple[str, ...]
     learned: tuple[LearnedRow, ...]
     pair: PairPart
 
@@ -191,7 +205,7 @@ def _file_size(view: Mapping[str, Any]) -> str:
 def model_page(view: Mapping[str, Any], now_us: int) -> ModelPage:
     """The page, from what the API says of the model."""
     rows = view["footprints"]["rows"]
-    top = max((row[key] or 0 for row in rows for key in ("device_bytes", "host_bytes")), default=0)
+    top = max((row[key] or 0 for row in rows for key in ("device_bytes", "cpu_lane_bytes")), default=0)
     return ModelPage(
         id=view["id"],
         name=view["name"] or view["id"],
@@ -199,11 +213,12 @@ def model_page(view: Mapping[str, Any], now_us: int) -> ModelPage:
         problem=view["problem"] or "",
         facts=_facts(view),
         lanes=tuple(_lane(row) for row in view["lanes"]),
-        names=tuple(name for _key, name in _PARTS),
+        parts=tuple(part for _key, part in _PARTS),
         columns=_columns(rows, top),
         footprints=tuple(_footprint(row) for row in rows),
         top=size(top) if top else "",
         unknown=view["footprints"]["unknown"] or "",
+        notes=memory_notes(view["footprints"]["worker_bytes"], simulated=view["footprints"]["simulated"]),
         learned=tuple(_learned(row) for row in view["learned"]),
         pair=_pair(view["pair"], now_us),
     )
@@ -213,7 +228,7 @@ def _facts(view: Mapping[str, Any]) -> tuple[Fact, ...]:
     return (
         Fact("File", view["file"] or NONE, code=True),
         Fact("Size", _file_size(view)),
-        Fact("Engine", view["engine"]),
+        Fact("Engine", engine_words(view["engine"], view["engines"])),
         Fact("Architecture", view["architecture"] or NONE),
         Fact("Weights", view["quantization"] or NONE),
         Fact("Parameters", _millions(view["parameters"])),
@@ -226,7 +241,15 @@ def _facts(view: Mapping[str, Any]) -> tuple[Fact, ...]:
 
 def _lane(row: Mapping[str, Any]) -> LaneRow:
     chip = _OUT if not row["serving"] else _WARM if row["readiness"] == "warm" else _COLD
-    return LaneRow(lane_name(row["lane"]), chip, row["out_reason"] or "", row["device"], row["engine"], row["context"])
+    return LaneRow(
+        lane=lane_name(row["lane"]),
+        chip=chip,
+        why=row["out_reason"] or "",
+        device=row["device"],
+        engine=row["engine"],
+        context=row["context"],
+        need=need_words(row["load_bytes"], row["token_bytes"], row["need_basis"]) or NONE,
+    )
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], top: int) -> tuple[Column, ...]:
@@ -234,7 +257,7 @@ def _columns(rows: Sequence[Mapping[str, Any]], top: int) -> tuple[Column, ...]:
     found, room = [], WIDTH / max(1, len(rows))
     width = room * (1 - _GAP) / 2
     for index, row in enumerate(rows):
-        for place, (key, tone) in enumerate((("device_bytes", "device"), ("host_bytes", "host"))):
+        for place, (key, tone) in enumerate((("device_bytes", "device"), ("cpu_lane_bytes", "host"))):
             if row[key] is None or not top:
                 continue
             height = HEIGHT * row[key] / top
@@ -247,10 +270,11 @@ def _columns(rows: Sequence[Mapping[str, Any]], top: int) -> tuple[Column, ...]:
 def _footprint(row: Mapping[str, Any]) -> FootprintRow:
     return FootprintRow(
         context=f"{row['context']:,}",
+        tick=f"{row['context'] >> 10}k" if row["context"] % 1024 == 0 else f"{row['context']:,}",
         served=row["served"],
         parts=tuple(size(row[key]) for key, _name in _PARTS),
         device=size(row["device_bytes"]),
-        host=size(row["host_bytes"]),
+        host=size(row["cpu_lane_bytes"]),
     )
 
 

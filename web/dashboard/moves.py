@@ -13,6 +13,7 @@ from core.decision import Decision, Rejected
 from core.events import Recorded
 from core.explain import explain, explain_decision, reason
 from core.replay import decision_of, redecide
+from core.telling import action_words
 from web.dashboard.wording import Moment, lane_name, moment
 
 _TURNS: Final = (ev.Rerouted, ev.Returned, ev.Requeued, ev.Preempted, ev.Failed)
@@ -33,6 +34,7 @@ class Turn(msgspec.Struct, frozen=True):
     rule: str
     rule_text: str
     chosen: str
+    chosen_text: str
     rejected: tuple[Rejected, ...]
     then: str
     """How it got ready to go on there, and what that cost; empty as long as it has not."""
@@ -66,6 +68,7 @@ def _then(later: Sequence[Recorded]) -> str:
 def _turn(record: Recorded, causes: Mapping[int, Recorded], now_us: int) -> Turn:
     event, cause = record.event, causes.get(record.cause_seq or 0)
     decision = decision_of(event)
+    action = decision.action if decision else "return-gpu"
     seen = cause is not None and isinstance(cause.event, ev.FaultSeen)
     return Turn(
         version=record.version,
@@ -77,7 +80,8 @@ def _turn(record: Recorded, causes: Mapping[int, Recorded], now_us: int) -> Turn
         seen_version=cause.version if seen and cause else None,
         rule=decision.rule if decision else "returned",
         rule_text=explain_decision(decision) if decision else "",
-        chosen=decision.action if decision else "return-gpu",
+        chosen=action,
+        chosen_text=action_words(action),
         rejected=decision.rejected if decision else (),
         then="",
     )

@@ -19,7 +19,7 @@ from core.events import Recorded
 from core.explain import explain, reason
 from core.state import RequestState
 from store.reads import Reader
-from web.dashboard.timeline import journal_href
+from web.dashboard.timeline import place_href
 from web.dashboard.wording import Moment, coming, degraded_sentence, lane_name, moment, spread
 from web.machineviews import breaker_of_row
 
@@ -137,7 +137,7 @@ async def _device_out(reader: Reader, row: Mapping[str, Any], lanes: Lanes, now_
         sentence=explain(record.event) if record else f"{why[0].upper()}{why[1:]}.",
         since=moment(since_us, now_us),
         instead=lanes.instead(models),
-        href=journal_href(record) if record else "",
+        href=place_href(record) if record else "",
         label=f"event {record.seq}" if record else "",
         probe=None if until_us is None else coming(until_us, now_us),
         then=_then(breaker, lost=lost),
@@ -159,7 +159,7 @@ def _lane_out(row: Mapping[str, Any], record: Recorded | None, lanes: Lanes, now
         sentence=explain(record.event) if record else f"{why[0].upper()}{why[1:]}.",
         since=moment(row["since_us"], now_us),
         instead=lanes.instead([row["model"]]),
-        href=journal_href(record) if record else "",
+        href=place_href(record) if record else "",
         label=f"event {record.seq}" if record else "",
     )
 

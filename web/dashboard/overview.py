@@ -34,6 +34,11 @@ _MAY_BE_MOVED: Final = ("rerouted-cpu", "checkpointed", "admitted")
 _MOST_MOVED: Final = 100
 _IN: Final = Chip("check", "serving", "good")
 _OUT: Final = Chip("warn", "out", "bad")
+_LOADING: Final = Chip("clock", "loading", "wait", "It takes requests, and begins with them when its model is loaded.")
+_STARTING: Final = Chip("clock", "starting", "wait", "It takes requests, and begins with them when its worker is up.")
+_ASLEEP: Final = Chip("pause", "serving on demand", "good", "Its model is loaded when a request comes.")
+_UP: Final = frozenset({"idle", "busy", "stopping"})
+"""States of a worker whose model is loaded."""
 _RUNNER_TONES: Final = {"busy": "run", "idle": "good", "starting": "wait", "loading": "wait", "stopping": "off"}
 
 
@@ -67,11 +72,12 @@ class BreakerCard(msgspec.Struct, frozen=True):
 
 
 class LaneRow(msgspec.Struct, frozen=True):
-    """A lane for one model."""
+    """A lane for one model. `since`: when the worker that is loading began."""
 
     lane: str
     model: str
     chip: Chip
+    since: Moment | None
     why: str
     running: int
     waiting: int
@@ -167,7 +173,7 @@ async def overview(
         banner=await banner(reader, device_rows, lanes, moved, now_us),
         draining=await reader.flag("draining") == "1",
         devices=tuple(devices),
-        lanes=tuple(_lane(row, limits, simulated, now_us) for row in lane_rows),
+        lanes=tuple(_lane(row, limits, simulated, runner_rows, now_us) for row in lane_rows),
         runners=tuple(_runner(row, now_us) for row in runner_rows),
         boxes=tuple(_box(name, counts.get(name, 0), state) for name in ALL_STATES),
         requests=tuple(request_row(one, now_us) for one in page.items),
@@ -196,9 +202,9 @@ def _device(row: Mapping[str, Any], promised: Sequence[tuple[str, int | None]], 
 
 
 _BREAKER_CHIPS: Final = {
-    "closed": Chip("check", "breaker closed", "good"),
-    "half-open": Chip("clock", "breaker half-open", "move"),
-    "open": Chip("warn", "breaker open", "bad"),
+    "closed": Chip("check", "breaker closed", "good", "Work begins on the device."),
+    "half-open": Chip("clock", "breaker half-open", "move", "The device is being tried; work begins after that."),
+    "open": Chip("warn", "breaker open", "bad", "Nothing begins on the device for now."),
 }
 
 
@@ -227,7 +233,7 @@ def _card(view: Mapping[str, Any], bars: Bars, read_us: int | None, now_us: int)
         id=view["id"],
         name=view["name"],
         simulated=view["simulated"],
-        chip=Chip("check", "in", "good") if view["state"] == "ok" else Chip("warn", view["state"], "bad"),
+        chip=Chip("check", "working", "good") if view["state"] == "ok" else Chip("warn", view["state"], "bad"),
         why=view["reason"] or "",
         epoch=view["epoch"],
         bars=bars,
@@ -236,12 +242,33 @@ def _card(view: Mapping[str, Any], bars: Bars, read_us: int | None, now_us: int)
     )
 
 
-def _lane(row: Mapping[str, Any], limits: Mapping[str, int], simulated: set[str], now_us: int) -> LaneRow:
+def lane_chip(row: Mapping[str, Any], runners: Sequence[Mapping[str, Any]], now_us: int) -> tuple[Chip, Moment | None]:
+    """How a lane for a model stands, by its worker too, and since when that one loads. Rows are of the reader."""
+    if not row["serving"]:
+        return _OUT, None
+    own = [one for one in runners if (one["lane"], one["model"]) == (row["lane"], row["model"])]
+    on_their_way = [one["started_us"] for one in own if one["state"] in {"starting", "loading"}]
+    if on_their_way and not any(one["state"] in _UP for one in own):
+        return _LOADING, moment(min(on_their_way), now_us)
+    if any(one["state"] in _UP for one in own):
+        return _IN, None
+    return (_STARTING if row["resident"] else _ASLEEP), None
+
+
+def _lane(
+    row: Mapping[str, Any],
+    limits: Mapping[str, int],
+    simulated: set[str],
+    runners: Sequence[Mapping[str, Any]],
+    now_us: int,
+) -> LaneRow:
     view = lane_view(row, limit=limits[row["lane"]], now_us=now_us)
+    chip, since = lane_chip(row, runners, now_us)
     return LaneRow(
         lane=lane_name(view["lane"]),
         model=view["model"],
-        chip=_IN if view["serving"] else _OUT,
+        chip=chip,
+        since=since,
         why=view["out_reason"] or "",
         running=view["running"],
         waiting=view["waiting"],

@@ -24,7 +24,7 @@ from web import problems
 from web.api.acts import ACTOR
 from web.api.pressure import pressure_of
 from web.api.requests import take_in
-from web.dashboard import machine, records
+from web.dashboard import machine, records, texts
 from web.dashboard.forms import number, read_form
 from web.dashboard.overview import overview
 from web.dashboard.request_page import request_page
@@ -145,7 +145,7 @@ async def resume(request: Call, services: NamedDependency[Services], request_id:
 routes: Final[list[ControllerRouterHandler]] = [
     Router(
         path="/",
-        route_handlers=[home, show, submit, cancel, resume, *records.HANDLERS, *machine.HANDLERS],
+        route_handlers=[home, show, submit, cancel, resume, *records.HANDLERS, *machine.HANDLERS, *texts.HANDLERS],
         exception_handlers={FailsoftError: problem, HTTPException: problem},
     )
 ]

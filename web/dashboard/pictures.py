@@ -15,6 +15,7 @@ from core.decision import AdmissionFacts, Decision, Need, Rejected
 from core.events import Recorded
 from core.explain import explain_decision
 from core.replay import decision_of
+from core.telling import action_words
 from web.dashboard.bars import Bar, Number, stacked
 from web.dashboard.wording import Moment, moment, size
 
@@ -33,6 +34,7 @@ class Picture(msgspec.Struct, frozen=True):
     title: str
     at: Moment
     action: str
+    action_text: str
     rule: str
     rule_text: str
     rejected: tuple[Rejected, ...]
@@ -63,6 +65,7 @@ def _picture(record: Recorded, decision: Decision, facts: AdmissionFacts, now_us
         title="Second look, just before the start" if facts.second_look else "Admission",
         at=moment(record.at_us, now_us),
         action=decision.action,
+        action_text=action_words(decision.action),
         rule=decision.rule,
         rule_text=explain_decision(decision),
         rejected=decision.rejected,

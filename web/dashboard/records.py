@@ -13,6 +13,7 @@ from litestar.params import FromPath
 from litestar.types import ControllerRouterHandler
 
 from core.errors import Malformed, TooLarge
+from core.events import Recorded
 from store import audit as journal
 from store import imports
 from web.api.answers import count_param, text_param
@@ -22,7 +23,7 @@ from web.api.models import model_detail, model_views
 from web.api.transfer import MOST_BYTES, opened, take_in, too_large
 from web.api.whatif import moment as time_of
 from web.api.whatif import other_policy, tally_of
-from web.dashboard.audit import ROWS, Narrowed, audit
+from web.dashboard.audit import Narrowed, audit, page_of
 from web.dashboard.forms import read_form, read_upload
 from web.dashboard.imported import import_rows, imported_page
 from web.dashboard.models import model_page, model_rows
@@ -37,11 +38,15 @@ async def events(request: Call, services: NamedDependency[Services]) -> Response
     now_us = services.now_us()
     wanted, before = wanted_of(request, now_us), count_param(request, "before", least=1)
     narrowed = Narrowed(**{name: text_param(request, name) or "" for name in Narrowed.__struct_fields__})
-    records = await services.reader.see(lambda look: journal.newest(look, wanted, before, ROWS + 1))
+
+    async def newest(place: int | None, most: int) -> list[Recorded]:
+        return await services.reader.see(lambda look: journal.newest(look, wanted, place, most))
+
+    lines, more = await page_of(newest, before, fold=wanted.type is None)
     anchor = await asyncio.to_thread(journal.last_anchor, services.paths)
     chain = await services.reader.see(lambda look: journal.chain(look, anchor))
-    causes = await causes_of(services, records[:ROWS], records)
-    page = audit(records, causes, chain, narrowed, before, now_us)
+    causes = await causes_of(services, [line[0] for line in lines], [record for line in lines for record in line])
+    page = audit(lines, causes, chain, narrowed, before, now_us, more=more)
     return sheet(request, "events.html", "events_live.html", "events", page=page)
 
 

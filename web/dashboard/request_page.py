@@ -10,11 +10,13 @@ from core.errors import NotFound
 from core.events import Recorded
 from core.explain import explain_decision, failure, mib
 from core.state import RequestState
+from core.telling import ending
 from core.words import ACTIVE
 from store.contents import Spec
 from store.reads import Reader
 from store.waits import Outlook
 from web.dashboard.moves import Turn, turns
+from web.dashboard.outputs import Output, outputs
 from web.dashboard.pictures import Picture, pictures
 from web.dashboard.spans import Course, course
 from web.dashboard.timeline import Group, timeline
@@ -52,13 +54,6 @@ class Fact(msgspec.Struct, frozen=True):
     name: str
     value: str
     note: str = ""
-
-
-class Output(msgspec.Struct, frozen=True):
-    """The text of one output epoch, as far as it may be shown."""
-
-    epoch: int
-    text: str
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -144,9 +139,9 @@ async def request_page(reader: Reader, request_id: str, now_us: int, at: int | N
     way = course(seen, now_us)
     state = way.states[-1]
     erased = (await reader.state(request_id)).erased
-    outputs = await _outputs(reader, way.states)
+    runs = await outputs(reader, seen, way.states, at)
     looked = {} if at is not None else await reader.outlooks([state], now_us)
-    view = request_view(state, text=outputs[-1].text, now_us=now_us, outlook=_outlook(state, seen, looked))
+    view = request_view(state, text=runs[-1].text, now_us=now_us, outlook=_outlook(state, seen, looked))
     return RequestPage(
         id=state.id,
         short=short(state.id),
@@ -169,8 +164,8 @@ async def request_page(reader: Reader, request_id: str, now_us: int, at: int | N
         stands=_stands(view["queue"]) if at is None else None,
         error=_error(state, view),
         erased=erased,
-        output=outputs[-1],
-        older=tuple(outputs[:-1]),
+        output=runs[-1],
+        older=tuple(runs[:-1]),
         prompt=_prompt(await reader.spec(request_id)),
         turns=turns(seen, causes, now_us),
         pictures=pictures(seen, now_us),
@@ -178,13 +173,6 @@ async def request_page(reader: Reader, request_id: str, now_us: int, at: int | N
         actions=_actions(state, frozen=at is not None),
         travel=None if at is None else travel(history, way.states, at),
     )
-
-
-async def _outputs(reader: Reader, states: Sequence[RequestState]) -> list[Output]:
-    """Every output epoch up to the last state, each as far as it was shown in the end."""
-    shown = {state.output_epoch: state.visible_upto for state in states}
-    request_id = states[-1].id
-    return [Output(epoch, await reader.text(request_id, epoch, upto)) for epoch, upto in shown.items()]
 
 
 def _step(way: Course, index: int) -> Step:
@@ -215,7 +203,7 @@ def _facts(state: RequestState, history: Sequence[Recorded]) -> tuple[Fact, ...]
     first = history[0].event
     engine = next((r.event.engine for r in reversed(history) if isinstance(r.event, ev.Started)), state.engine)
     if state.state == "refused":
-        return (Fact("Model", model_words(state)), Fact("Ended by", state.ended_by or NONE))
+        return (Fact("Model", model_words(state)), Fact("Refused", *_ending(state)))
     less = shortened(state)
     return (
         Fact("Lane", lane_name(state.lane)),
@@ -228,8 +216,13 @@ def _facts(state: RequestState, history: Sequence[Recorded]) -> tuple[Fact, ...]
         Fact("Failover", state.failover if isinstance(first, ev.Admitted) else NONE),
         Fact("Prompt", f"{state.prompt_tokens} tokens"),
         Fact("Saved state", NONE if state.settled_us else _saved(history), "what a takeover would begin with"),
-        Fact("Ended by", state.finish_reason or state.ended_by or NONE),
+        Fact("How it ended", *_ending(state)),
     )
+
+
+def _ending(state: RequestState) -> tuple[str, str]:
+    words, code = ending(state)
+    return words or NONE, code
 
 
 def _why_another(history: Sequence[Recorded]) -> str:
@@ -312,5 +305,6 @@ def _actions(state: RequestState, *, frozen: bool) -> Actions:
     cancel = (state.state in ACTIVE and not state.cancel_asked) or rests
     if frozen:
         return Actions(cancel=False, resume=False, why="This is the past. Go live to act.", units=state.units)
-    why = "" if cancel else "It is asked to stop already." if state.state in ACTIVE else "It has ended."
+    ended = "It has ended. There is nothing left to cancel."
+    why = "" if cancel else "It was asked to stop already." if state.state in ACTIVE else ended
     return Actions(cancel=cancel, resume=rests and not state.erased, why=why, units=state.units)

@@ -33,9 +33,10 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class StripRow(msgspec.Struct, frozen=True):
-    """A device: the path of its area, and its use now in words."""
+    """A device: the path of what was read at all and of its use as an area, and its use now in words."""
 
     name: str
+    read: str
     path: str
     latest: str
 
@@ -43,9 +44,9 @@ class StripRow(msgspec.Struct, frozen=True):
 class Happened(msgspec.Struct, frozen=True):
     """What a mark stands for, as a link to where it is told."""
 
-    type: str
     sentence: str
     href: str
+    type: str
 
 
 class Minute(msgspec.Struct, frozen=True):
@@ -90,7 +91,18 @@ def _x(at_us: int, now_us: int) -> float:
 
 def _row(label: str, samples: Sequence[Sample], now_us: int) -> StripRow:
     latest = _share(samples[-1]) if samples and samples[-1].at_us > now_us - 3 * STEP_US else UNKNOWN
-    return StripRow(label, _path(samples, now_us), latest)
+    return StripRow(label, _read(samples, now_us), _path(samples, now_us), latest)
+
+
+def _read(samples: Sequence[Sample], now_us: int) -> str:
+    """A box of full height for each stretch that was read, so that nothing in use does not look like a gap."""
+    spans: list[tuple[int, int]] = []
+    for one in samples:
+        if one.used is None or not one.total:
+            continue
+        joins = bool(spans) and spans[-1][1] == one.at_us
+        spans[-1:] = [*([] if joins else spans[-1:]), (spans[-1][0] if joins else one.at_us, one.at_us + STEP_US)]
+    return "".join(f"M{_x(start, now_us)} 0H{_x(end, now_us)}V{HEIGHT}H{_x(start, now_us)}Z" for start, end in spans)
 
 
 def _path(samples: Sequence[Sample], now_us: int) -> str:
@@ -118,7 +130,7 @@ def _share(one: Sample) -> str:
 
 def _mark(record: Recorded, now_us: int) -> Mark:
     tone = "move" if isinstance(record.event, (ev.Rerouted, ev.Returned)) else "bad"
-    return Mark(_x(record.at_us, now_us), tone, f"{record.type}: {explain(record.event)}")
+    return Mark(_x(record.at_us, now_us), tone, explain(record.event))
 
 
 def _minutes(found: Pressure) -> list[Minute]:
@@ -142,4 +154,4 @@ def _highest(samples: Sequence[Sample], minute: int) -> str:
 
 def _happened(record: Recorded) -> Happened:
     href = stream_href(record.stream)
-    return Happened(record.type, explain(record.event), href)
+    return Happened(explain(record.event), href, record.type)

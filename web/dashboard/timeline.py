@@ -89,11 +89,6 @@ class Group(msgspec.Struct, frozen=True):
     entries: tuple[Entry, ...]
 
 
-def journal_href(record: Recorded) -> str:
-    """Where the journal shows a record that is not on the page."""
-    return f"/api/events?after={record.seq - 1}&stream={record.stream}"
-
-
 def place_href(record: Recorded) -> str:
     """Where the audit page shows a record, among others of its stream."""
     query = urlencode({"stream": record.stream, "before": record.seq + 1})

@@ -7,46 +7,41 @@ import msgspec
 
 from core import events as ev
 from core.events import Recorded
-from core.state import DegradedMark, FailureMark, RequestState
+from core.state import RequestState
+from core.telling import field_words, mark_words, value_words
 from web.dashboard.moves import MOVES, Asked, asked_again
-from web.dashboard.wording import NONE, moment
+from web.dashboard.wording import NONE, moment, state_chip
 
 _MARKED: Final = (ev.FaultSeen, ev.Rerouted, ev.Returned, ev.Requeued, ev.Failed, ev.LateWriteRejected)
 _ALWAYS_CHANGES: Final = frozenset({"version", "updated_us"})
-_NAMES: Final = {
-    "units": "durable units",
-    "max_units": "units wanted",
-    "visible_upto": "characters shown",
-    "output_epoch": "output",
-    "not_before_us": "not before",
-    "deadline_us": "deadline",
-    "waiting_since_us": "waiting since",
-    "started_us": "first started",
-    "settled_us": "settled",
-    "resumed_version": "resumed by event",
-    "ended_by": "ended because of",
-    "fault_device": "device of the last fault",
-    "deaths": "deaths blamed on the input",
-}
 SCALE: Final = 1000
 """Width of the strip of marks, in its own units."""
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A fault or a move on the strip above the slider; `x` is in 0…SCALE."""
+    """A fault or a move on the strip above the slider; `x` is in 0…SCALE, `code` the type of its event."""
 
     version: int
     x: float
     tone: str
     label: str
+    code: str
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A field that the event changed, in words."""
+    """A field that the event changed, in words; the codes are what is stored where that is something else."""
 
     name: str
-    before: str
-    after: str
+    before: "Value"
+    after: "Value"
+
+
+class Value(msgspec.Struct, frozen=True):
+    """A value in words, the code that is stored for it, and a note beside it; both may be empty."""
+
+    words: str
+    code: str = ""
+    note: str = ""
 
 
 class Travel(msgspec.Struct, frozen=True):
@@ -91,7 +86,8 @@ def travel(history: Sequence[Recorded], states: Sequence[RequestState], at: int)
 def _mark(record: Recorded, last: int) -> Mark:
     x = SCALE * (record.version - 1) / max(1, last - 1)
     tone = "move" if isinstance(record.event, (*MOVES, ev.Requeued)) else "bad"
-    return Mark(record.version, round(x, 1), tone, f"v{record.version} {record.type}")
+    label = f"event {record.version}: {mark_words(record.type)}"
+    return Mark(record.version, round(x, 1), tone, label, record.type)
 
 
 def changes(before: RequestState | None, after: RequestState) -> tuple[Change, ...]:
@@ -101,19 +97,20 @@ def changes(before: RequestState | None, after: RequestState) -> tuple[Change, .
         old, new = getattr(before, name) if before else None, getattr(after, name)
         if name in _ALWAYS_CHANGES or old == new or (before is None and not new):
             continue
-        found.append(Change(_NAMES.get(name, name.replace("_", " ")), _written(name, old), _written(name, new)))
+        found.append(Change(field_words(name), _written(name, old), _written(name, new)))
     return tuple(found)
 
 
-def _written(name: str, value: Any) -> str:
-    if value is None or value == ():
-        return NONE
+def _written(name: str, value: Any) -> Value:
+    if value is None or value in {(), ""}:
+        return Value(NONE)
+    if (told := value_words(name, value)) is not None:
+        return Value(*told)
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return Value("yes" if value else "no")
     if name.endswith("_us"):
-        return moment(value, value).full
-    if isinstance(value, tuple):
-        return ", ".join(f"v{mark.version} to {mark.to_lane}" for mark in value)
-    if isinstance(value, DegradedMark | FailureMark):
-        return f"{value.reason}, rule {value.rule}"
-    return str(value)
+        return Value(moment(value, value).full)
+    if name == "state":
+        word = state_chip(value).word
+        return Value(value, note=word if word != value else "")
+    return Value(str(value))

@@ -13,6 +13,7 @@ import msgspec
 from core.errors import Malformed
 from core.explain import rule_words
 from core.policy import Policy
+from core.telling import action_words
 from core.whatif import NOTE, Changed, Tally
 from web.dashboard.wording import Moment, moment, short, size
 
@@ -65,6 +66,13 @@ class Form(msgspec.Struct, frozen=True):
         return bool(self.policy)
 
 
+class Action(msgspec.Struct, frozen=True):
+    """What was decided, in words and as its code."""
+
+    words: str
+    code: str
+
+
 class Difference(msgspec.Struct, frozen=True):
     """A decision that would have been another."""
 
@@ -72,11 +80,9 @@ class Difference(msgspec.Struct, frozen=True):
     short: str
     href: str
     at: Moment
-    was: str
-    was_rule: str
+    was: "Action"
     was_text: str
-    would: str
-    would_rule: str
+    would: "Action"
     would_text: str
     over: str
 
@@ -84,8 +90,8 @@ class Difference(msgspec.Struct, frozen=True):
 class Move(msgspec.Struct, frozen=True):
     """How often one action would have been another."""
 
-    before: str
-    after: str
+    before: "Action"
+    after: "Action"
     count: int
 
 
@@ -116,8 +122,14 @@ def form_of(query: Mapping[str, str], policy: Policy) -> Form:
     if ignore not in {"", "1"}:
         raise Malformed("`ignore_pressure` is 1, or not there", param="ignore_pressure")
     tried: dict[str, Any] = {"ignore_pressure": True} if ignore else {}
-    sizes = (("headroom_mib", "headroom_bytes", "Headroom"), ("margin_mib", "unseen_margin_bytes", "Margin when blind"))
-    queues = (("gpu_queue", "gpu_queue_limit", "GPU queue limit"), ("cpu_queue", "cpu_queue_limit", "CPU queue limit"))
+    sizes = (
+        ("headroom_mib", "headroom_bytes", "Headroom"),
+        ("margin_mib", "unseen_margin_bytes", "Kept if unseen"),
+    )
+    queues = (
+        ("gpu_queue", "gpu_queue_limit", "GPU queue limit"),
+        ("cpu_queue", "cpu_queue_limit", "CPU queue limit"),
+    )
     fields = []
     for name, key, label in sizes:
         value = _number(query, name, 0, _MOST_MIB)
@@ -168,9 +180,13 @@ def outcome(tally: Tally, now_us: int, *, more: bool) -> Outcome:
     )
 
 
-def _ends(move: str) -> tuple[str, str]:
+def _action(code: str) -> Action:
+    return Action(action_words(code), code)
+
+
+def _ends(move: str) -> tuple[Action, Action]:
     before, _, after = move.partition(" -> ")
-    return before, after
+    return _action(before), _action(after)
 
 
 def _difference(one: Changed, now_us: int) -> Difference:
@@ -179,11 +195,9 @@ def _difference(one: Changed, now_us: int) -> Difference:
         short=short(one.request_id),
         href=f"/requests/{one.request_id}?at={one.version}",
         at=moment(one.at_us, now_us),
-        was=one.action,
-        was_rule=one.rule,
+        was=_action(one.action),
         was_text=rule_words(one.rule),
-        would=one.other_action,
-        would_rule=one.other_rule,
+        would=_action(one.other_action),
         would_text=rule_words(one.other_rule),
         over=size(one.over) if one.over else "—",
     )

@@ -24,7 +24,7 @@ class Chip(msgspec.Struct, frozen=True):
     word: str
     tone: str
     code: str = ""
-    """The stored word, where people are shown another."""
+    """For the tooltip: the stored word where people are shown another, or what the word means."""
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -180,6 +180,11 @@ def size(count: int | None) -> str:
 def short(id_: str) -> str:
     """A long id by its two ends: ids of neighbours begin alike, since they sort by time."""
     return id_ if len(id_) <= 14 else f"{id_[:4]}…{id_[-7:]}"
+
+
+def cut(name: str, most: int) -> str:
+    """A name that somebody else chose, with a sign where it is cut for its length."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def lane_name(lane: str | None) -> str:

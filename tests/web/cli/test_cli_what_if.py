@@ -23,7 +23,16 @@ def test_a_failover_that_less_headroom_would_have_avoided(failsoft: Failsoft, tm
         assert told.json["risks"] == 1
         words = failsoft("what-if", "--headroom", "0MiB", "--data", root)
         assert words.code == 0
-        for part in ("1 avoided", "reroute-cpu -> run-gpu", moved["id"], "asked again by itself"):
+        for part in (
+            "What if 0 B of the device had been kept free?",
+            "Decision by decision, no knock-on effects.",
+            "decisions asked again  1,",
+            "moves to the CPU lane  1 avoided, 0 added",
+            "go to the CPU lane: run on the GPU lane",
+            "reroute-cpu -> run-gpu",
+            moved["id"],
+            "asked again by itself",
+        ):
             assert part in words.out
         wrong = failsoft("what-if", "--headroom", "much", "--data", root)
         assert wrong.code == 4
