@@ -46,3 +46,20 @@ def box(kit: Any, scenes: Any, chrome: Any, tmp_path: Path) -> Iterator[Any]:
     yield made
     chrome.get("about:blank")
     made.close()
+
+
+@pytest.fixture(scope="module")
+def module_box(kit: Any, scenes: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    kit.programs()
+    made = kit.services().Box(tmp_path_factory.mktemp("browser"), scenes.settings())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def shared(module_box: Any, chrome: Any, kit: Any) -> Iterator[Any]:
+    """One service for a whole module of tests; after each of them nothing waits in its lanes."""
+    kit.complaints(chrome)
+    yield module_box
+    chrome.get("about:blank")
+    module_box.writer.run(kit.services()._end_all)

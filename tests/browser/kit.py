@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
-PATIENCE_S = 30
+PATIENCE_S = 120
+"""For a machine that has a lot else to do; nothing here takes more than a second or two on an idle one."""
 REMEDY = "apt-get install chromium chromium-driver"
 _FLAGS = (
     "--headless=new",
@@ -30,6 +33,12 @@ _FLAGS = (
     "--hide-scrollbars",
     "--force-prefers-reduced-motion",
 )
+_AXE = """
+const done = arguments[arguments.length - 1];
+axe.run().then(found => done(found.violations
+  .filter(one => ["serious", "critical"].includes(one.impact))
+  .map(one => `${one.id}: ${one.nodes.map(node => node.html).join(" | ").slice(0, 400)}`)));
+"""
 
 
 def programs() -> tuple[str, str]:
@@ -54,6 +63,7 @@ def browser(width: int = 1280, height: int = 900, scheme: str = "light") -> Iter
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         chrome = Chrome(options=options, service=ChromeService(driver))
         try:
+            chrome.set_script_timeout(PATIENCE_S)
             size(chrome, width, height)
             features = [{"name": "prefers-color-scheme", "value": scheme}]
             chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
@@ -78,6 +88,55 @@ def until(chrome: Chrome, condition: Callable[[Chrome], Any]) -> Any:
     """Wait until it holds, and give what it gave."""
     wait = WebDriverWait(chrome, PATIENCE_S, poll_frequency=0.05, ignored_exceptions=[StaleElementReferenceException])
     return wait.until(condition)
+
+
+def text(chrome: Chrome, id_: str) -> str:
+    """The words under this id; nothing where it is not there."""
+    found = chrome.execute_script("return document.getElementById(arguments[0])?.textContent ?? ''", id_)
+    return " ".join(str(found).split())
+
+
+def focused(chrome: Chrome) -> str:
+    """What has the focus: its id, or where it leads, or what it is."""
+    script = "const e = document.activeElement; return e.id || e.getAttribute('href') || e.tagName"
+    return str(chrome.execute_script(script))
+
+
+def press(chrome: Chrome, *keys: str) -> None:
+    """Press keys, wherever the focus is."""
+    ActionChains(chrome, duration=0).send_keys(*keys).perform()
+
+
+def tab_to(chrome: Chrome, target: str, most: int = 80) -> None:
+    """Go with the tabulator to what has this id or leads there."""
+    for _ in range(most):
+        press(chrome, Keys.TAB)
+        if focused(chrome) == target:
+            return
+    raise AssertionError(f"{most} tabulators do not lead to {target}")
+
+
+def complaints(chrome: Chrome) -> list[str]:
+    """What the browser refused or failed at since the last look; a fetch that a newer one replaced is no failure."""
+    told = [one["message"] for one in chrome.get_log("browser") if one["level"] == "SEVERE"]
+    return [one for one in told if "htmx:sendAbort" not in one and "htmx:afterRequest" not in one]
+
+
+def scripts(chrome: Chrome, *, on: bool) -> None:
+    """Whether pages may run their scripts."""
+    chrome.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not on})
+
+
+def axe() -> str | None:
+    """The checker's script, as a package brings it."""
+    spec = importlib.util.find_spec("axe_core_python")
+    return None if spec is None or spec.origin is None else Path(spec.origin).with_name("axe.min.js").read_text()
+
+
+def serious(chrome: Chrome, script: str) -> list[str]:
+    """What axe finds to be serious or critical on the page as it is now."""
+    chrome.execute_script(script)
+    return list(chrome.execute_async_script(_AXE))
 
 
 def click(chrome: Chrome, id_: str) -> None:

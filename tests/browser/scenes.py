@@ -130,6 +130,8 @@ def play_record(box: Any) -> Iterator[tuple[str, str]]:
     brought = box.client.post("/api/imports", json=box.client.get(f"/api/requests/{last}/export").json()).json()["id"]
     yield "imports", "/imports"
     yield "imported", f"/imports/{brought}?at=9"
+    yield "health", "/status"
+    yield "overview-narrowed", "/?state=completed"
 
 
 def lose(box: Any) -> None:

@@ -1,5 +1,6 @@
 """Three workers are killed, and an open page says what that means, until it is over; in a real browser."""
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from house import House, house, until
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
 pytestmark = pytest.mark.browser
 
@@ -19,7 +21,9 @@ breaker_window_s = 3600.0
 lane_out_after = 1000
 restart_backoff_s = 0.02
 restart_backoff_max_s = 0.1
+hang_grace_s = 120.0
 """
+"""On a machine that has a lot else to do no worker is taken to hang: it is killed here, or it lives."""
 
 
 @pytest.fixture
@@ -35,13 +39,18 @@ def text(chrome: Any, id_: str) -> str:
 
 
 def kill_workers(home: House) -> None:
-    """Kill the lane's worker once it has its model, again and again, until the breaker has had enough."""
-    dead = 0
-    while home.rows("SELECT 1 FROM devices WHERE breaker='closed'"):
-        pid = until(lambda last=dead: (now := home.runner("gpu")) != last and now, "the next worker")
+    """Kill the lane's worker once it has its model, three times, until the breaker has had enough."""
+    dead: set[int] = set()
+
+    def next_worker() -> int | None:
+        rows = home.rows("SELECT pid FROM runners WHERE lane='gpu' AND state IN ('idle','busy')")
+        return next((pid for (pid,) in rows if pid not in dead), None)
+
+    for _ in range(3):
+        pid = until(next_worker, "the next worker")
         home.send(pid, signal.SIGKILL)
-        until(lambda pid=pid: not home.rows("SELECT 1 FROM runners WHERE pid=?", pid), "the death to be recorded")
-        dead = pid
+        dead.add(pid)
+    until(lambda: home.rows("SELECT 1 FROM devices WHERE breaker='open'"), "the breaker to open")
 
 
 def test_the_banner_tells_of_the_breaker_and_goes_when_it_closes(home: House, chrome: Any) -> None:
@@ -51,7 +60,7 @@ def test_the_banner_tells_of_the_breaker_and_goes_when_it_closes(home: House, ch
     kill_workers(home)
     until(lambda: "Nothing begins on the device for 600 s" in text(chrome, "alarm"), "the banner")
     alarm = text(chrome, "alarm")
-    assert "next probe in 9 min" in alarm
+    assert re.search(r"next probe in [5-9] min", alarm), alarm
     assert "Answers instead: CPU lane · null" in alarm
     assert "breaker open" in text(chrome, "devices")
     order = "return document.getElementById('alarm').compareDocumentPosition(document.querySelector('h1'))"
@@ -84,10 +93,10 @@ def test_what_is_being_written_into_the_form_stays_while_the_page_changes(
     scenes.reading(box, "sim-0", state="ok", used=333 << 20, simulated=True)
     box.submit()
     kit.until(chrome, lambda c: "333 MiB" in text(c, "devices"))
-    field = chrome.find_element(By.NAME, "reason")
-    assert field.is_displayed()
-    assert field.get_property("value") == "I put another"
-    field.send_keys(" card in.\n")
+    assert kit.until(chrome, lambda c: c.find_element(By.NAME, "reason").is_displayed())
+    assert kit.until(chrome, lambda c: c.find_element(By.NAME, "reason").get_property("value")) == "I put another"
+    assert chrome.execute_script("return document.activeElement.name") == "reason"
+    kit.press(chrome, " card in.", Keys.ENTER)
     kit.until(chrome, lambda c: "breaker half-open" in text(c, "devices"))
     (said,) = box.client.get("/api/events?type=BreakerHalfOpened").json()["items"]
     assert said["data"]["reason"] == "device-back"

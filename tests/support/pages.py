@@ -17,6 +17,7 @@ class Page(HTMLParser):
         self.texts: dict[str, str] = {}
         self.order: list[str] = []
         self._open: list[tuple[str, str]] = []
+        self._pre = False
         self.feed(text)
         self.close()
         assert not self._open, f"never closed: {self._open}"
@@ -34,16 +35,21 @@ class Page(HTMLParser):
             self.handle_data(" ")
         if tag not in VOID:
             self._open.append((tag, named.get("id", "")))
+        self._pre = tag == "pre"
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, {name: value or "" for name, value in attrs}))
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open, f"</{tag}> closes nothing"
+        self._pre = False
         opened, _ = self._open.pop()
         assert opened == tag, f"<{opened}> is closed by </{tag}>"
 
     def handle_data(self, data: str) -> None:
+        if self._pre:
+            data = data.removeprefix("\n")  # as browsers do
+            self._pre = False
         for _tag, id_ in self._open:
             if id_:
                 self.texts[id_] += data

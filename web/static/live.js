@@ -54,24 +54,30 @@
     return whole < 60 ? `in ${whole} s` : `in ${Math.floor(whole / 60)} min ${whole % 60} s`;
   };
   const tick = (root) => {
-    for (const one of root.querySelectorAll("time[data-due]")) {
-      const now = due((Date.parse(one.dateTime) - Date.now()) / 1000);
-      if (one.textContent !== now) one.textContent = now;
-    }
-    for (const one of root.querySelectorAll("time[data-ago]")) {
-      const now = ago((Date.now() - Date.parse(one.dateTime)) / 1000);
+    for (const one of root.querySelectorAll("time[data-due], time[data-ago]")) {
+      const passed = (Date.now() - Date.parse(one.dateTime)) / 1000;
+      const now = "due" in one.dataset ? due(-passed) : ago(passed);
       if (one.textContent !== now) one.textContent = now;
     }
   };
   const grow = (shown, whole) => {
-    if (shown.dataset.epoch !== whole.dataset.epoch || !whole.textContent.startsWith(shown.textContent)) return;
-    const following = shown.scrollHeight - shown.scrollTop - shown.clientHeight < 24;
-    const added = whole.textContent.slice(shown.textContent.length);
-    if (added) {
-      shown.append(added);
+    if (shown.dataset.epoch !== whole.dataset.epoch) return;
+    const left = whole.dataset.start - shown.dataset.start;
+    const cut = left > 0 ? [...shown.textContent].slice(0, left).join("").length : 0;
+    const kept = shown.textContent.slice(cut);
+    if (left < 0 || !whole.textContent.startsWith(kept)) return;
+    const below = shown.scrollHeight - shown.scrollTop;
+    const following = below - shown.clientHeight < 24;
+    if (cut) {
+      shown.firstChild.deleteData(0, cut);
+      shown.scrollTop = shown.scrollHeight - below;
+    }
+    if (whole.textContent.length > kept.length) {
+      shown.append(whole.textContent.slice(kept.length));
       shown.normalize();
       delete shown.dataset.empty;
     }
+    shown.dataset.start = whole.dataset.start;
     if (following) shown.scrollTop = shown.scrollHeight;
   };
   document.addEventListener("htmx:oobBeforeSwap", (event) => {
@@ -88,14 +94,18 @@
     }
     const shown = target.querySelector("#output-text");
     const whole = fresh.querySelector("#output-text");
-    if (shown && whole) grow(shown, whole);
+    if (shown && whole) {
+      grow(shown, whole);
+      const [note, now] = [target, fresh].map((part) => part.querySelector("#output-cut"));
+      if (!note.isEqualNode(now)) note.replaceWith(now.cloneNode(true));
+    }
     if (listens) [target, fresh].forEach(tick);
     if (fresh.isEqualNode(target)) event.detail.shouldSwap = false;
   });
 
   if (listens) setInterval(() => tick(document), 1000);
 
-  /* ---- time travel: the slider follows the links, the keys follow the links ---- */
+  /* ---- time travel: the slider follows the links ---- */
 
   document.addEventListener("htmx:afterSettle", () => {
     const steps = document.getElementById("steps");
@@ -103,27 +113,32 @@
     if (steps && slider && document.activeElement !== slider) slider.value = steps.dataset.at;
   });
 
+  /* ---- keys: each answers whether there was something to do ---- */
+
   const help = document.getElementById("help");
   const button = document.getElementById("help-open");
   button.hidden = false;
   button.addEventListener("click", () => help.showModal());
 
+  const go = (element) => element && (element.focus(), true);
+  const follow = (id) => document.getElementById(id)?.href && (document.getElementById(id).click(), true);
+  const walk = (by) => {
+    const rows = [...document.querySelectorAll("[data-row]")].filter((one) => one.checkVisibility());
+    const at = rows.findIndex((one) => one.closest("tr, .event").contains(document.activeElement));
+    return go(rows[at < 0 ? 0 : Math.min(Math.max(at + by, 0), rows.length - 1)]);
+  };
+  const keys = {
+    j: () => walk(1),
+    k: () => walk(-1),
+    n: () => go(document.getElementById("prompt")),
+    "/": () => go(document.querySelector("form.fields :is(select, input:not([type=hidden])), .boxes a")),
+    "?": () => (help.showModal(), true),
+    ArrowLeft: () => follow("step-previous"),
+    ArrowRight: () => follow("step-next"),
+  };
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, textarea, select, pre, dialog");
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-    const step = { ArrowLeft: "step-previous", ArrowRight: "step-next" }[event.key];
-    const link = step && document.getElementById(step);
-    if (link?.href) {
-      event.preventDefault();
-      link.click();
-    } else if (event.key === "?") {
-      help.showModal();
-    } else if (event.key === "/" && document.querySelector("form.fields")) {
-      event.preventDefault();
-      document.querySelector("form.fields :is(select, input:not([type=hidden]))").focus();
-    } else if (event.key === "n" && document.getElementById("prompt")) {
-      event.preventDefault();
-      document.getElementById("prompt").focus();
-    }
+    if (keys[event.key]?.()) event.preventDefault();
   });
 })();
