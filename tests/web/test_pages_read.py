@@ -261,6 +261,26 @@ def test_many_checkpoints_fold_into_one_entry(box: Any) -> None:
     assert "5 checkpoints and saved states v3 to v7 Token 5 is durable" in page.text("run-v3")
 
 
+def test_of_very_many_checkpoints_the_last_are_on_the_page(box: Any) -> None:
+    """v1 and v2 are not of them; so v3 to v27 are 25, of which v8 to v27 are the last 20."""
+    box.submit()
+    hand = box.hand()
+    id_ = hand.take()
+    for _ in range(25):
+        hand.say("x")
+    page = read(box, f"/requests/{id_}")
+    told = page.text("run-v3")
+    assert "25 checkpoints and saved states v3 to v27 Token 25 is durable" in told
+    assert "The last 20 of them; before these 5 more." in told
+    assert [one for one in page.order if re.fullmatch(r"v[0-9]+", one)] == [
+        "v1",
+        "v2",
+        *(f"v{n}" for n in range(8, 28)),
+    ]
+    assert f"/requests/{id_}?at=7" in {a["href"] for a in page.all("a")}
+    assert "Token 5 is durable" in read(box, f"/requests/{id_}?at=7").text("v7")
+
+
 def test_a_resumable_error_names_both_choices_and_older_output_stays(box: Any) -> None:
     id_ = box.failed("kept words")
     page = read(box, f"/requests/{id_}")

@@ -2,6 +2,7 @@
 
 1. A group begins with `Started`; what comes before the first one is a group of its own.
 2. Three or more checkpoints and saved states in a row are one entry that opens: they say the same with growing numbers.
+   Of a long run the last are there; what was before them is reached by time travel.
 3. A cause inside the request is a link on the page; a cause elsewhere (a device, a lane) is a link to the audit page.
 """
 
@@ -49,6 +50,10 @@ _LOOKS: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
+_SHOWN: Final = 20
+"""Events of one run that are on the page: a long answer has thousands."""
+
+
 class Cause(msgspec.Struct, frozen=True):
     """What an event followed from, as a link."""
 
@@ -72,13 +77,18 @@ class EventRow(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One event, or a run of them that opens; `folded` says how many are in it, and is empty for a single event."""
+    """One event, or a run of them that opens; `folded` says how many are in it, and is empty for a single event.
+
+    `first` is the version the run begins with, `before` how many of it come before the rows.
+    """
 
     key: str
     rows: tuple[EventRow, ...]
     folded: str = ""
     summary: str = ""
     """What the last of the run says."""
+    first: int = 0
+    before: int = 0
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -126,7 +136,7 @@ def event_row(record: Recorded, causes: Mapping[int, Recorded], now_us: int) -> 
 
 def timeline(history: Sequence[Recorded], causes: Mapping[int, Recorded], now_us: int) -> tuple[Group, ...]:
     """The groups of a history, in order."""
-    parts: list[tuple[str, str, list[EventRow]]] = []
+    parts: list[tuple[str, str, list[Recorded]]] = []
     for record in history:
         event = record.event
         if isinstance(event, ev.Started):
@@ -135,14 +145,16 @@ def timeline(history: Sequence[Recorded], causes: Mapping[int, Recorded], now_us
         elif not parts:
             title = "Not accepted" if isinstance(event, ev.Refused) else "Before the first attempt"
             parts.append((title, "", []))
-        parts[-1][2].append(event_row(record, causes, now_us))
-    return tuple(Group(title, note, _entries(rows)) for title, note, rows in parts)
+        parts[-1][2].append(record)
+    return tuple(
+        Group(title, note, tuple(_entry(run, causes, now_us) for run in folded(records, lambda record: record.type)))
+        for title, note, records in parts
+    )
 
 
-def _entries(rows: Sequence[EventRow]) -> tuple[Entry, ...]:
-    return tuple(_entry(run) for run in folded(rows, lambda row: row.type))
-
-
-def _entry(run: Sequence[EventRow]) -> Entry:
-    first = f"v{run[0].version}"
-    return Entry(f"run-{first}", tuple(run), count(run), run[-1].sentence) if len(run) > 1 else Entry(first, tuple(run))
+def _entry(run: Sequence[Recorded], causes: Mapping[int, Recorded], now_us: int) -> Entry:
+    rows = tuple(event_row(record, causes, now_us) for record in run[-_SHOWN:])
+    first = run[0].version
+    if len(run) == 1:
+        return Entry(f"v{first}", rows)
+    return Entry(f"run-v{first}", rows, count(run), rows[-1].sentence, first, len(run) - len(rows))
