@@ -130,10 +130,10 @@ def _short(f: AdmissionFacts, need: int, free: int) -> str:
     assert f.device is not None
     others = ledger.foreign(f.device)
     held = "an unknown part is held" if others is None else f"{others} are held"
-    mine = ledger.ours(f.device)
-    return (
-        f"{need} bytes are needed, {free} are free ({need - free} short); {held} by other programs, {mine} are promised"
-    )
+    mine, elsewhere = ledger.ours(f.device), f.device.elsewhere
+    short = f"{need} bytes are needed, {free} are free ({need - free} short); {held} by other programs"
+    shared = f", {elsewhere} of the same memory are for the CPU lane" if elsewhere else ""
+    return f"{short}, {mine} are promised{shared}"
 
 
 def hopeless(facts: AdmissionFacts) -> bool:
@@ -273,6 +273,7 @@ def _kept(f: AdmissionFacts) -> str:
     told = [] if f.host.available is None else [f"{f.host.available} are available"]
     told += [f"{f.host.mapped} of them are mapped and needed"] if f.host.mapped else []
     told += [f"{f.host.floor} are kept back"]
+    told += [f"{f.host.promised} are promised on the GPU, which uses the same memory"] if f.host.promised else []
     told += [f"{f.host.pending} are for models on their way"] if f.host.pending else []
     told += [f"the CPU lane holds {f.host.held} of its budget of {f.host.budget}"] if f.host.budget else []
     return ", ".join(told)

@@ -78,9 +78,12 @@ class HostFacts(msgspec.Struct, frozen=True):
     held: int = 0
     """What the CPU lane's workers hold now; compared with the budget."""
 
+    promised: int = 0
+    """On a device that uses the same memory: what was promised there and has not been taken yet."""
+
     def left(self) -> int | None:
         """Bytes that may still be used; None: not known."""
-        rooms = [] if self.available is None else [self.available - self.mapped - self.floor]
+        rooms = [] if self.available is None else [self.available - self.mapped - self.floor - self.promised]
         rooms += [self.budget - self.held] if self.budget else []
         return max(0, min(rooms) - self.pending) if rooms else None
 

@@ -76,7 +76,7 @@ class Worker(msgspec.Struct, frozen=True):
     """It was told to end already."""
 
 
-def takes(before: bool, used: int, limits_now: Limits, calm_s: float) -> bool:  # noqa: FBT001 -- the state before
+def takes(before: bool, used: int, limits_now: Limits, calm_s: float) -> bool:
     """Whether the lane takes work, where it did so `before`, and `used` has not passed the soft limit for `calm_s`."""
     if used > limits_now.soft:
         return False

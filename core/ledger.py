@@ -11,6 +11,8 @@
 4. A reading older than allowed tightens by the same margin: more may have been taken than it shows.
 5. A device whose driver cannot be read (`blind`) is promised nothing new, unless policy says so.
 6. A cap on *our* use holds beside all that.
+7. A device that uses the host's memory shares one pot with the CPU lane: what each was promised and has not taken yet
+   is not free for the other, and the host's floor is kept on both sides.
 """
 
 from typing import Literal
@@ -52,6 +54,8 @@ class DeviceFacts(msgspec.Struct, frozen=True):
     """Bytes kept back while the device cannot be seen."""
     blind_takes_work: bool = False
     """Whether a device that cannot be read may be promised at all."""
+    elsewhere: int = 0
+    """Where it uses the host's memory: what the CPU lane needs of it beside what is used."""
 
 
 def ours(facts: DeviceFacts) -> int:
@@ -89,6 +93,7 @@ def available(facts: DeviceFacts) -> int | None:
         return None
     mine = ours(facts)
     free = facts.total - facts.driver_reserved - facts.headroom - (foreign(facts) or 0) - mine
+    free -= facts.elsewhere
     if unseen(facts):
         free -= facts.margin
     if facts.cap is not None:
@@ -101,7 +106,13 @@ def overdrawn(facts: DeviceFacts) -> bool:
     if facts.total is None or facts.used is None:
         return False
     room = facts.total - facts.driver_reserved - facts.headroom - (foreign(facts) or 0)
-    return ours(facts) > room
+    return ours(facts) > room - facts.elsewhere
+
+
+def untaken(facts: DeviceFacts) -> int:
+    """Bytes promised to holders that they have not taken yet, as far as was seen."""
+    seen = ((holder, holder.taken if holder.ours is None else holder.ours) for holder in facts.holders)
+    return sum(max(0, holder.reserved - taken) for holder, taken in seen)
 
 
 def returning(facts: DeviceFacts) -> int:

@@ -21,13 +21,12 @@ from core.ledger import available
 from core.policy import Policy
 from core.residency import ModelFacts, ResidencyFacts, Step, plan
 from runners.children import Child
-from store import promises, reservations, secondlook
+from store import house, laneviews, promises, reservations, secondlook
 from store.clock import Clock
 from store.journal import Look, Tx
 
 _NEVER: Final = 1e9
 _LOOK_AGAIN_S: Final = 1.0
-_ACTIVE: Final = "state IN ('admitted','running-gpu','checkpointed','rerouted-cpu')"
 
 Submit = Callable[[Callable[[Tx], Any]], "Future[Any]"]
 
@@ -109,16 +108,18 @@ class Residents:
     # ---- looking ------------------------------------------------------------------------------------------
 
     def _demand(self) -> set[str]:
-        rows = self._driver.execute(f"SELECT DISTINCT model FROM requests WHERE lane='gpu' AND {_ACTIVE}")  # noqa: S608
-        return {row[0] for row in rows} & self._children.keys()
+        return laneviews.demand(self._look(), "gpu") & self._children.keys()
+
+    def _look(self) -> Look:
+        return Look(self._driver, self._clock.now_us())
 
     def _facts(self, demand: set[str]) -> ResidencyFacts | None:
-        look = Look(self._driver, self._clock.now_us())
+        look = self._look()
         device = reservations.device_facts(look, self._device, self._policy)
         free = available(device) if device is not None and device.state != "lost" else None
         if free is None:
             return None
-        loads = dict(self._driver.execute("SELECT model, load_bytes FROM lanes WHERE lane='gpu'").fetchall())
+        loads = laneviews.load_bytes(look, "gpu")
         models = tuple(
             self._model(model, child, wanted=model in demand, load=loads.get(model, 0))
             for model, child in self._children.items()
@@ -158,7 +159,7 @@ class Residents:
             self._ask(step.model, "look", self._unused(step.model))
 
     def _promised(self, holder: str) -> int | None:
-        return reservations.promised(Look(self._driver, self._clock.now_us()), holder)
+        return reservations.promised(self._look(), holder)
 
     def _ask(self, model: str, what: str, unit: Callable[[Tx], bool]) -> None:
         self._asked[model] = (what, self._submit(unit))
@@ -198,18 +199,15 @@ class Residents:
             holder = reservations.process_of(model)
             ahead = reservations.promised(tx, holder)
             facts = reservations.device_facts(tx, device, policy, without=holder)
-            row = tx.execute("SELECT load_bytes FROM lanes WHERE lane='gpu' AND model=?", (model,)).fetchone()
             free = available(facts) if facts is not None else None
-            size = ahead if ahead is not None else int(row[0])
+            size = ahead if ahead is not None else laneviews.load_bytes(tx, "gpu")[model]
             if free is None or size > free:
                 promises.give_back(tx, holder)
-                look_again(tx, model, policy)
+                secondlook.look_again(tx, model, policy, actor="supervisor")
                 return False
             reservations.promise(tx, device, holder, model, size)
-            if ahead is None:
-                tx.execute("UPDATE lanes SET gpu_layers=NULL WHERE lane='gpu' AND model=?", (model,))
             tx.append(f"model-{model}", ev.LoadPlanned(model, device, step.rule, step.why), actor="supervisor")
-            tx.execute("UPDATE lanes SET resident=1 WHERE lane='gpu' AND model=?", (model,))
+            laneviews.arrives(tx, model, whole=ahead is None)
             return True
 
         return unit
@@ -218,7 +216,7 @@ class Residents:
         device, model = self._device, step.model
 
         def unit(tx: Tx) -> bool:
-            if _has_work(tx, model):
+            if laneviews.has_work(tx, "gpu", model):
                 return False
             tx.append(f"model-{model}", ev.EvictAsked(model, device, step.rule, step.why), actor="supervisor")
             reservations.leave(tx, model)
@@ -230,7 +228,7 @@ class Residents:
         """A promise made for work that is gone, before its process was started, ends."""
 
         def unit(tx: Tx) -> bool:
-            if _has_work(tx, model):
+            if laneviews.has_work(tx, "gpu", model):
                 return False
             promises.give_back(tx, reservations.process_of(model))
             return True
@@ -246,7 +244,7 @@ class Residents:
         self._last_look[model] = time.monotonic()
 
         def unit(tx: Tx) -> bool:
-            look_again(tx, model, self._policy)
+            secondlook.look_again(tx, model, self._policy, actor="supervisor")
             return True
 
         self._ask(model, "look", unit)
@@ -255,8 +253,8 @@ class Residents:
 
     def _reading(self) -> dict[str, Any]:
         """The latest reading, with its time as `at_us`; empty when there is none."""
-        row = self._driver.execute("SELECT at_us, doc FROM readings WHERE device=?", (self._device,)).fetchone()
-        return {"at_us": row[0]} | msgspec.json.decode(row[1]) if row else {}
+        found = house.reading_of(self._look(), self._device)
+        return {"at_us": found[0]} | msgspec.json.decode(found[1]) if found else {}
 
     def _release(self) -> None:
         for model, leaving in list(self._leaving.items()):
@@ -278,27 +276,6 @@ class Residents:
             tx.append(f"model-{model}", ev.Evicted(model, device, held, missing), actor="supervisor")
 
         return unit
-
-
-def look_again(tx: Tx, model: str, policy: Policy) -> None:
-    """Decide anew about each request that waits on the GPU lane for a model that is not there."""
-    need = reservations.need_of(tx, "gpu", model)
-    if need is None or need.load == 0:
-        return
-    waiting = tx.execute(
-        "SELECT id FROM requests WHERE lane='gpu' AND model=? AND running=0 AND cancel_asked=0 AND "
-        "state IN ('admitted','checkpointed') ORDER BY turn_us, id",
-        (model,),
-    ).fetchall()
-    for (request_id,) in waiting:
-        state = tx.state(request_id)
-        assert state is not None
-        secondlook.look(tx, state, policy, actor="supervisor")
-
-
-def _has_work(tx: Tx, model: str) -> bool:
-    sql = f"SELECT 1 FROM requests WHERE lane='gpu' AND model=? AND {_ACTIVE} LIMIT 1"  # noqa: S608 -- constants
-    return tx.execute(sql, (model,)).fetchone() is not None
 
 
 def _unlisted(reading: dict[str, Any]) -> int | None:

@@ -23,9 +23,8 @@ from runners.children import HOST_ID, RunnerSpec
 from runners.loading import UPSTREAM, build_of, upstream_of, wanted_slots
 from runners.needs import ModelNeed, need_of
 from runners.process import belongs_to, end_instance
-from store import failover, roster
+from store import claims, failover, house, laneviews, roster
 from store.database import Paths, read_engine, sqlite_version
-from store.house import clear_run
 from store.journal import Look, Tx
 from store.laneviews import LaneRow, put_lane
 from store.models.catalog import DEFAULT_ID, Catalog, ModelEntry
@@ -100,12 +99,12 @@ def recover(
     """The one transaction."""
     actor = "supervisor"
     started = tx.append("service", ev.ServiceStarted(VERSION, os.getpid(), sqlite_version()), actor=actor)
-    if device is not None and tx.execute("SELECT 1 FROM devices WHERE id=?", (device.id,)).fetchone() is None:
+    if device is not None and not house.known(tx, device.id):
         tx.append(f"device-{device.id}", ev.DeviceFound(device.name, device.simulated, device.total), actor=actor)
     for name in sorted({spec.device for spec in specs if spec.device.startswith(UPSTREAM)}):
-        if tx.execute("SELECT 1 FROM devices WHERE id=?", (name,)).fetchone() is None:
+        if not house.known(tx, name):
             tx.append(f"device-{name}", ev.DeviceFound(name.removeprefix(UPSTREAM), False, None), actor=actor)
-    clear_run(tx)
+    house.clear_run(tx)
     entries = {entry.id: entry for entry in models}
     for spec in specs:
         put_lane(tx, _lane(tx, settings, entries[spec.model], spec))
@@ -168,26 +167,18 @@ def _context(settings: Settings, entry: ModelEntry, lane: Lane, slots: int) -> i
 
 def _requeue(tx: Tx, settings: Settings, cause: int | None) -> None:
     """Whatever somebody ran goes back to its lane; leases of what has ended are leftovers."""
-    running = tx.execute(
-        "SELECT r.id, coalesce(l.runner, '') FROM requests r "
-        "LEFT JOIN leases l ON l.request_id = r.id WHERE r.running = 1"
-    ).fetchall()
-    for request_id, runner in running:
+    for request_id, runner in claims.running(tx):
         state = tx.state(request_id)
         assert state is not None
         assert state.lane is not None
         fault = ev.FaultSeen("host", "service-stopped", state.lane, runner, state.device or "")
         failover.after_fault(tx, request_id, fault, settings.policy, actor="supervisor", cause=cause)
-    tx.execute("DELETE FROM leases")
+    claims.release_all(tx)
 
 
 def _leave_gpu_lane(tx: Tx, settings: Settings, served: set[str], gone: set[str] | None, cause: int) -> None:
     """What waits for a GPU lane that is not there any more moves by rule; `gone` None: any that is not served."""
-    waiting = tx.execute(
-        "SELECT id, model FROM requests WHERE lane='gpu' AND state IN ('admitted','running-gpu','checkpointed') "
-        "ORDER BY turn_us, id"
-    ).fetchall()
-    for request_id, model in waiting:
+    for request_id, model in laneviews.waiting_by_model(tx, "gpu"):
         if model in served or (gone is not None and model not in gone):
             continue
         fault = ev.FaultSeen("device", "no-device", "gpu", "", "")

@@ -298,6 +298,21 @@ def disobeyed(tx: Sees, grace_us: int) -> list[str]:
     return [row[0] for row in rows.fetchall()]
 
 
+def running(tx: Sees) -> list[tuple[str, str]]:
+    """(request, runner) of all that somebody works on by the record; the runner is "" where no lease says who."""
+    rows = tx.execute(
+        "SELECT r.id, coalesce(l.runner, '') FROM requests r "
+        "LEFT JOIN leases l ON l.request_id = r.id WHERE r.running = 1",
+        (),
+    )
+    return [(request_id, runner) for request_id, runner in rows.fetchall()]
+
+
+def release_all(tx: Tx) -> None:
+    """End every lease: what is left of those whose owners have ended."""
+    tx.execute("DELETE FROM leases")
+
+
 def held_by(tx: Tx, runner: str) -> list[str]:
     """Requests a runner holds."""
     return [row[0] for row in tx.execute("SELECT request_id FROM leases WHERE runner=?", (runner,))]

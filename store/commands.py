@@ -8,7 +8,7 @@ from core.errors import Conflict, Gone, NotFound
 from core.state import RequestState
 from core.words import ACTIVE, SETTLED, Failover, Lane, PairClass
 from store import claims, contents, laneviews, outbox
-from store.journal import Tx
+from store.journal import Sees, Tx
 
 _ALIKE: Final[Mapping[Failover, frozenset[PairClass]]] = {
     "auto": frozenset({"identical", "faithful"}),
@@ -104,19 +104,26 @@ def erase(tx: Tx, request_id: str, *, actor: str) -> RequestState:
     return require(tx, request_id)
 
 
+_LATE: Final = (
+    "SELECT id FROM requests WHERE deadline_us<=? AND cancel_asked=0 AND "
+    "state IN ('admitted','running-gpu','checkpointed','rerouted-cpu')"
+)
+_RESTED: Final = "SELECT id FROM requests WHERE state='resumable-error' AND updated_us<=?"
+
+
+def any_due(tx: Sees, resumable_ttl_us: int) -> bool:
+    """Whether `expire_due` would end anything."""
+    late = tx.execute(f"{_LATE} LIMIT 1", (tx.now_us,)).fetchone()
+    return late is not None or tx.execute(f"{_RESTED} LIMIT 1", (tx.now_us - resumable_ttl_us,)).fetchone() is not None
+
+
 def expire_due(tx: Tx, resumable_ttl_us: int, *, actor: str) -> list[str]:
     """End what is past its deadline, and resumable errors nobody took up. Answers their ids."""
-    late = tx.execute(
-        "SELECT id FROM requests WHERE deadline_us<=? AND cancel_asked=0 AND "
-        "state IN ('admitted','running-gpu','checkpointed','rerouted-cpu')",
-        (tx.now_us,),
-    ).fetchall()
+    late = tx.execute(_LATE, (tx.now_us,)).fetchall()
     for (request_id,) in late:
         claims.release(tx, request_id)
         tx.append(request_id, ev.Expired("deadline"), actor=actor)
-    rested = tx.execute(
-        "SELECT id FROM requests WHERE state='resumable-error' AND updated_us<=?", (tx.now_us - resumable_ttl_us,)
-    ).fetchall()
+    rested = tx.execute(_RESTED, (tx.now_us - resumable_ttl_us,)).fetchall()
     for (request_id,) in rested:
         tx.append(request_id, ev.Expired("ttl"), actor=actor)
     return [row[0] for row in late + rested]

@@ -91,8 +91,8 @@ def facts(tx: Sees, policy: Policy, model: str, load: int, tokens_bytes: int) ->
     memory = seen(tx)
     held = memory.held if memory is not None else {}
     most = memory.budget if memory is not None else promisable(policy)
-    others = {name: size for name, size in loads(tx).items() if name != model and not (0 < most < size)}
-    pending = {name: max(0, size - held.get(name, 0)) for name, size in others.items()}
+    pending = _to_come(tx, held, most)
+    pending.pop(model, None)
     return HostFacts(
         available=reading.get("available"),
         floor=int((total or 0) * policy.host_floor),
@@ -103,6 +103,20 @@ def facts(tx: Sees, policy: Policy, model: str, load: int, tokens_bytes: int) ->
         budget=promisable(policy),
         held=sum(held.values()),
     )
+
+
+def _to_come(tx: Sees, held: dict[str, int], most: int) -> dict[str, int]:
+    """By model, what its worker has still to take; of what could never fit into `most` (0: no limit), nothing."""
+    coming = {name: size for name, size in loads(tx).items() if not (0 < most < size)}
+    return {name: max(0, size - held.get(name, 0)) for name, size in coming.items()}
+
+
+def needed(tx: Sees, policy: Policy) -> int:
+    """What is available by the kernel, and needed by the workers: what they have still to take, and have mapped."""
+    memory = seen(tx)
+    if memory is None:
+        return sum(_to_come(tx, {}, promisable(policy)).values())
+    return sum(_to_come(tx, memory.held, memory.budget).values()) + memory.mapped
 
 
 def held_back(tx: Sees, model: str) -> bool:

@@ -53,6 +53,17 @@ def reading_of(tx: Sees, device: str) -> tuple[int, str] | None:
     return None if row is None else (int(row[0]), str(row[1]))
 
 
+def last_reading_us(tx: Sees) -> int | None:
+    """When the latest reading of anything was taken; None before the first."""
+    (at_us,) = tx.execute("SELECT max(at_us) FROM readings", ()).fetchone()
+    return None if at_us is None else int(at_us)
+
+
+def known(tx: Sees, device: str) -> bool:
+    """Whether a device was ever used with this record."""
+    return tx.execute("SELECT 1 FROM devices WHERE id=?", (device,)).fetchone() is not None
+
+
 def known_cards(tx: Sees) -> tuple[str, ...]:
     """Ids of the real accelerators that were ever used with this record."""
     sql = "SELECT id FROM devices WHERE simulated=0 AND id NOT LIKE 'upstream:%' ORDER BY id"

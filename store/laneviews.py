@@ -125,6 +125,31 @@ def has_work(tx: Sees, lane: Lane, model: str) -> bool:
     return tx.execute(sql, (lane, model)).fetchone() is not None
 
 
+def demand(tx: Sees, lane: Lane) -> set[str]:
+    """Models that somebody waits for on a lane, or is worked on with."""
+    sql = f"SELECT DISTINCT model FROM requests WHERE lane=? AND {ACTIVE}"  # noqa: S608 -- a constant
+    return {model for (model,) in tx.execute(sql, (lane,)).fetchall()}
+
+
+def waiting_by_model(tx: Sees, lane: Lane) -> list[tuple[str, str]]:
+    """(request, model) of all that are on a lane and were not moved there, in turn."""
+    sql = "SELECT id, model FROM requests WHERE lane=? AND state IN ('admitted','running-gpu','checkpointed') "
+    rows = tx.execute(f"{sql} ORDER BY turn_us, id", (lane,)).fetchall()
+    return [(request_id, model) for request_id, model in rows]
+
+
+def load_bytes(tx: Sees, lane: Lane) -> dict[str, int]:
+    """By model, what its process takes there."""
+    return dict(tx.execute("SELECT model, load_bytes FROM lanes WHERE lane=?", (lane,)).fetchall())
+
+
+def arrives(tx: Tx, model: str, *, whole: bool) -> None:
+    """The model's process is to come to the GPU lane; `whole`: with all its layers, whatever was planned before."""
+    if whole:
+        tx.execute("UPDATE lanes SET gpu_layers=NULL WHERE lane='gpu' AND model=?", (model,))
+    tx.execute("UPDATE lanes SET resident=1 WHERE lane='gpu' AND model=?", (model,))
+
+
 def places(tx: Sees) -> int:
     """How many runners there are to be, one for each lane and model."""
     (count,) = tx.execute("SELECT count(*) FROM lanes", ()).fetchone()

@@ -15,6 +15,7 @@ from core.decision import Need, Part
 from core.ledger import DeviceFacts, Holder
 from core.policy import Policy
 from core.words import Lane
+from store import hostlane
 from store.journal import Sees, Tx
 
 _parts: Final = msgspec.json.Decoder(tuple[Part, ...]).decode
@@ -86,20 +87,29 @@ def device_facts(tx: Sees, device: str, policy: Policy, *, without: str | None =
     state, total, at_us, document = row
     reading: dict[str, Any] = msgspec.json.decode(document) if document else {}
     total = reading.get("total") or total
+    shared = bool(reading.get("unified"))
     return DeviceFacts(
         id=device,
         state="lost" if state != "ok" else _state(reading),
         total=total,
         driver_reserved=reading.get("reserved") or 0,
         used=reading.get("used"),
-        headroom=policy.headroom_bytes,
+        headroom=max(policy.headroom_bytes, int((total or 0) * policy.host_floor)) if shared else policy.headroom_bytes,
         holders=_holders(tx, device, reading, without, at_us or 0),
         cap=policy.device_cap_bytes or None,
         age_s=None if at_us is None else max(0, tx.now_us - at_us) / 1e6,
         max_age_s=policy.reading_max_age_s,
         margin=min(policy.unseen_margin_bytes, (total or 0) // 8),
         blind_takes_work=policy.blind_takes_work,
+        elsewhere=hostlane.needed(tx, policy) if shared else 0,
     )
+
+
+def shared_with_host(tx: Sees, device: str) -> bool:
+    """Whether a device was seen to have no memory of its own, but the host's."""
+    sql = "SELECT json_extract(doc, '$.unified') FROM readings WHERE device=?"
+    row = tx.execute(sql, (device,)).fetchone()
+    return bool(row and row[0])
 
 
 def _state(reading: dict[str, Any]) -> Any:

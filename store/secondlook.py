@@ -10,10 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from core import admission, safepoint
+from core import admission, ledger, safepoint
 from core import events as ev
 from core.decision import AdmissionFacts, Decision, SafepointFacts
-from core.ledger import overdrawn
 from core.policy import Policy
 from core.state import RequestState
 from store import hostlane, house, laneviews, promises, reservations
@@ -32,6 +31,10 @@ def facts_for(
     cpu_need = reservations.need_of(tx, "cpu", model)
     tokens = prompt_tokens + max_units
     takes = gpu is not None and need is not None and need.bytes_for(tokens) > 0
+    device = reservations.device_facts(tx, gpu.device, policy, without=request_id) if gpu and accounted else None
+    host = hostlane.facts(tx, policy, model, cpu_need.load, cpu_need.token * tokens) if cpu_need else None
+    if host is not None and device is not None and reservations.shared_with_host(tx, device.id):
+        host = msgspec.structs.replace(host, promised=ledger.untaken(device))
     return AdmissionFacts(
         prompt_tokens=prompt_tokens,
         max_units=max_units,
@@ -42,9 +45,9 @@ def facts_for(
             laneviews.lane_facts(tx, "cpu", model, policy.cpu_queue_limit, policy.breaker_probes),
             longest=policy.cpu_max_tokens,
         ),
-        device=reservations.device_facts(tx, gpu.device, policy, without=request_id) if gpu and accounted else None,
+        device=device,
         need=need if accounted else None,
-        host=hostlane.facts(tx, policy, model, cpu_need.load, cpu_need.token * tokens) if cpu_need else None,
+        host=host,
         spilling=reservations.spilling(tx, gpu.device) if gpu and accounted else False,
         evictable=reservations.evictable(tx, gpu.device, model) if gpu and need and need.load else 0,
         awaited=reservations.awaited(tx, gpu.device, request_id) if gpu and takes else 0,
@@ -79,7 +82,7 @@ def look(tx: Tx, state: RequestState, policy: Policy, *, actor: str) -> Outcome:
     assert gpu is not None
     if need.load == 0 and reservations.promised(tx, state.id) is not None:
         picture = reservations.device_facts(tx, gpu.device, policy)
-        if picture is None or not overdrawn(picture):
+        if picture is None or not ledger.overdrawn(picture):
             return "go"
     facts = facts_for(
         tx,
@@ -148,3 +151,19 @@ def stopped(tx: Tx, state: RequestState, policy: Policy, kind: str, *, actor: st
         poison_limit=policy.poison_limit,
     )
     tx.append(state.id, ev.Failed(kind, safepoint.decide(facts)), actor=actor)
+
+
+def look_again(tx: Tx, model: str, policy: Policy, *, actor: str) -> None:
+    """Decide anew about each request that waits on the GPU lane for a model that is not there."""
+    need = reservations.need_of(tx, "gpu", model)
+    if need is None or need.load == 0:
+        return
+    waiting = tx.execute(
+        "SELECT id FROM requests WHERE lane='gpu' AND model=? AND running=0 AND cancel_asked=0 AND "
+        "state IN ('admitted','checkpointed') ORDER BY turn_us, id",
+        (model,),
+    ).fetchall()
+    for (request_id,) in waiting:
+        state = tx.state(request_id)
+        assert state is not None
+        look(tx, state, policy, actor=actor)

@@ -43,6 +43,7 @@ def chrome(kit: Any) -> Iterator[Any]:
 def box(kit: Any, scenes: Any, chrome: Any, tmp_path: Path) -> Iterator[Any]:
     kit.programs()
     made = kit.services().Box(tmp_path, scenes.settings())
+    kit.complaints(chrome)  # those of the test before are not ours
     yield made
     chrome.get("about:blank")
     made.close()

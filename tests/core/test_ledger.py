@@ -17,6 +17,38 @@ def card(**changes: object) -> DeviceFacts:
     return msgspec.structs.replace(plain, **changes)  # type: ignore[arg-type]
 
 
+def test_one_pot_of_121_gib_of_which_40_are_available() -> None:
+    """A device without memory of its own: 81 used, 12 the host's floor, 28 left; 20 of these are for the CPU lane."""
+    pot = card(total=121 * GIB, used=81 * GIB, headroom=12 * GIB)
+    assert ledger.available(pot) == 28 * GIB
+    shared = msgspec.structs.replace(pot, elsewhere=20 * GIB)
+    assert ledger.available(shared) == 8 * GIB
+    assert ledger.available(msgspec.structs.replace(shared, holders=(Holder("a", 5 * GIB),))) == 3 * GIB
+    assert ledger.available(msgspec.structs.replace(shared, elsewhere=29 * GIB)) == 0
+    assert ledger.capacity(shared) == 109 * GIB, "the CPU lane may give it back"
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "over"), [(0, False), (20 * GIB, False), (23 * GIB, False), (23 * GIB + 1, True)]
+)
+def test_a_promise_has_no_cover_where_the_cpu_lane_needs_the_same_bytes(elsewhere: int, over: bool) -> None:
+    pot = card(total=121 * GIB, used=81 * GIB, headroom=12 * GIB, holders=(Holder("a", 5 * GIB),), elsewhere=elsewhere)
+    assert ledger.overdrawn(pot) is over
+
+
+@pytest.mark.parametrize(
+    ("holders", "left"),
+    [
+        ((), 0),
+        ((Holder("a", 5 * GIB),), 5 * GIB),
+        ((Holder("a", 5 * GIB, ours=2 * GIB), Holder("b", GIB, taken=GIB)), 3 * GIB),
+        ((Holder("a", 5 * GIB, ours=6 * GIB), Holder("b", GIB)), GIB),
+    ],
+)
+def test_what_of_the_promises_was_not_taken_yet(holders: tuple[Holder, ...], left: int) -> None:
+    assert ledger.untaken(card(holders=holders)) == left
+
+
 def test_an_empty_card_gives_all_but_driver_and_headroom() -> None:
     facts = card(driver_reserved=300 * MIB, headroom=256 * MIB)
     assert ledger.available(facts) == 8 * GIB - 300 * MIB - 256 * MIB

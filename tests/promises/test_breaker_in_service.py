@@ -166,7 +166,7 @@ def test_each_answer_of_500_counts_and_the_limit_opens_it(tmp_path: Path, fake: 
         for n in range(5):
             at_work_again(home)
             assert opened(home, BOX) == 0
-            fake.set(status=500, times=1)
+            fake.set(status=500, times=1, only_at="Number")
             view = home.settled(home.submit(f"Number {n}?", max_tokens=UNITS))
             assert (view["state"], view["lane"]) == ("completed", "cpu")
             assert view["output"]["text"] == built_in(f"Number {n}?", UNITS)

@@ -1,13 +1,16 @@
 """The CPU lane keeps to its share of the host's memory: by arithmetic before, and by mechanism when that was wrong."""
 
+import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 import pytest
+import upstreams
+from fake_upstream import answer
 from house import House, house, kept, until
 
 from runners.process import proportional, with_descendants
@@ -229,3 +232,39 @@ def test_mixed_work_within_2_gib(tmp_path: Path, model_root: Path, record_proper
     record_property("submissions", count)
     record_property("peak", f"{peak.bytes / MIB:.0f} MiB of 2048")
     assert 100 * MIB < peak.bytes < 2 * GIB
+
+
+def ordered(home: House, **faults: Any) -> None:
+    """Tell the server that the service has started itself to do something."""
+    words = next(
+        command
+        for pid in with_descendants(home.runner("cpu"))
+        if "--port" in (command := Path(f"/proc/{pid}/cmdline").read_text().split("\0"))
+    )
+    port = words[words.index("--port") + 1]
+    assert httpx.post(f"http://127.0.0.1:{port}/faults", json=faults, timeout=60.0).status_code == 200
+
+
+def held(home: House) -> dict[str, int]:
+    rows = home.rows("SELECT json_extract(value, '$.held') FROM service WHERE key='cpu-memory'")
+    return dict(json.loads(rows[0][0] or "{}")) if rows else {}
+
+
+def test_a_command_that_serves_the_cpu_lane_is_held_to_the_budget_like_any_worker(tmp_path: Path) -> None:
+    """500 MiB may be held: what the server takes counts as the lane's, and beyond that it is ended and begins anew."""
+    text = upstreams.config(cmd=upstreams.FAKE, lane="cpu", policy={"cpu_budget_bytes": 500 * MIB})
+    with house(tmp_path / "data", gpu=None, config=text) as home:
+        first = home.runner("cpu")
+        ordered(home, holds_mib=100)
+        until(lambda: sum(held(home).values()) >= 100 * MIB, "the server's memory to be counted")
+        assert home.serves("cpu")
+        assert exits(home) == []
+        with suppress(httpx.TransportError):  # it may be ended before it has answered
+            ordered(home, holds_mib=600)
+        until(lambda: exits(home), "it to be ended")
+        assert exits(home) == ["over-budget"]
+        assert was_out(home)
+        until(lambda: home.serves("cpu") and home.runner("cpu") != first, "a new one")
+        view = home.settled(home.submit("And now?", max_tokens=8))
+        assert (view["state"], view["output"]["text"]) == ("completed", answer("And now?", 8))
+        assert home.verify().problem is None

@@ -109,7 +109,7 @@ def test_garbage_in_the_middle_of_an_answer_is_found_long_before_a_canary_is_due
     """An hour is between two canaries. The 24th unit of garbage in a row is not shown any more."""
     with house(tmp_path / "data", config=NO_HURRY) as home:
         answered(home)
-        question = "[[tps=30]] tell me something long"
+        question = "[[tps=12]] tell me something long"
         request_id = home.submit(question, max_tokens=240)
         until(lambda: home.units(request_id) >= 14, "some text")
         garble(home, "on")

@@ -70,6 +70,8 @@ class Faults(msgspec.Struct, forbid_unknown_fields=True):
     """Closes in order, in the middle of the stream."""
     error_after: int = -1
     """An error as a frame of the stream."""
+    holds_mib: int = 0
+    """Takes so much memory, once, and keeps it."""
     exit_after: int = -1
     exit_over: int = -1
     """Ends the process when a body is larger."""
@@ -129,6 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     faults = Faults()
     seen: ClassVar[list[Any]] = []
+    held: ClassVar[list[bytes]] = []
 
     def log_message(self, *_: object) -> None:
         pass
@@ -152,6 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
         faults = self.faults
         if self.path == "/faults":
             type(self).faults = _faults(self._body())
+            self.held.append(b"\1" * (self.faults.holds_mib << 20))  # the kernel counts what was written to
             self.seen.clear()
             return self._json(200, {})
         if faults.ignore:

@@ -12,7 +12,7 @@ Failsoft = Callable[..., Any]
 Spawn = Callable[..., subprocess.Popen[bytes]]
 
 TEXT = "".join(f"{number:03d} " for number in range(60))
-PROMPT = f"[[tps=20]] [[emit={TEXT}]]"
+PROMPT = f"[[tps=12]] [[emit={TEXT}]]"
 
 
 def read_until(stream: IO[bytes], length: int) -> bytes:
