@@ -15,7 +15,7 @@ from store.database import Paths
 from store.verify import verify
 
 ADMITTER = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 from desk import Desk
 from store.database import Paths
@@ -26,6 +26,7 @@ while True:
     request = desk.submit(max_units=8).state
     os.write(ledger, f"{request.id} {request.state}\\n".encode())
     os.fsync(ledger)
+    time.sleep(0.005)
 """
 WORKER = """
 import sys, time

@@ -24,11 +24,13 @@ SETTLED = {"completed", "cancelled", "refused", "resumable-error"}
 def until(look: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> Any:
     """The first true answer of `look`, or a failure that names what was awaited."""
     deadline = time.monotonic() + seconds
+    pause = 0.005
     while time.monotonic() < deadline:
         found = look()
         if found:
             return found
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.04)  # so that those who wait leave the cores to those they wait for
     raise AssertionError(f"waited {seconds:.0f} s in vain for {what}")
 
 
