@@ -16,7 +16,7 @@ from null_answer import answer_to
 
 PREFILL = {"FAILSOFT_NULL_PREFILL_TPS": "1500"}
 """Tokens a second: 1,500 tokens take a second, twice the budget of what may be lost."""
-TEXT = "[[tps=50]] " + "word " * 300
+TEXT = "[[tps=25]] " + "word " * 300
 CONFIG = """
 [policy]
 restart_backoff_s = 0.02
@@ -89,8 +89,11 @@ def of_another_prompt(file: Path) -> None:
 def test_what_was_harmed_is_not_used_and_the_answer_is_the_same(home: House, harm: Any, reason: str) -> None:
     helper = home.runner("cpu")
     request_id = home.submit("", prompt=TEXT, max_tokens=60)
+    saved_file(home, request_id)
+    gpu = home.runner("gpu")
+    home.send(gpu, signal.SIGSTOP)  # nothing newer is saved
     harm(saved_file(home, request_id))
-    home.send(home.runner("gpu"), signal.SIGKILL)
+    home.send(gpu, signal.SIGKILL)
     view = home.settled(request_id)
     assert view["state"] == "completed"
     assert view["output"]["text"] == answer_to(TEXT, 60)
