@@ -14,14 +14,13 @@ from urllib.parse import quote
 
 import msgspec
 from sqlalchemy import URL, Engine, create_engine, event
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool, StaticPool
 
 from core.errors import NoSpace
 from store.gate import Gate
 
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "fuse.sshfs", "ceph", "glusterfs"}
-_BUSY_MS = 10_000
+BUSY_MS = 10_000
 
 
 class Paths(msgspec.Struct, frozen=True):
@@ -91,7 +90,7 @@ def filesystem_of(path: Path) -> str:
 def _pragmas(connection: Any, *, read_only: bool) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
-    cursor.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_MS}")
     cursor.execute("PRAGMA wal_autocheckpoint=0")
     if read_only:
         cursor.execute("PRAGMA query_only=ON")
@@ -121,33 +120,18 @@ def write_engine(paths: Paths) -> Engine:
     return engine
 
 
-def _read_url(driver: str, paths: Paths) -> URL:
+def read_url(driver: str, paths: Paths) -> URL:
     """A read-only URL; SQLite reads file names in URIs percent-encoded."""
     return URL.create(driver, database=f"file:{quote(str(paths.database))}", query={"mode": "ro", "uri": "true"})
 
 
 def read_engine(paths: Paths) -> Engine:
     """Blocking reads, for the command line and the runners."""
-    engine = create_engine(_read_url("sqlite", paths), poolclass=NullPool)
+    engine = create_engine(read_url("sqlite", paths), poolclass=NullPool)
 
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: Any) -> None:
         _pragmas(connection, read_only=True)
-
-    return engine
-
-
-def async_read_engine(paths: Paths) -> AsyncEngine:
-    """Reads of the web process."""
-    engine = create_async_engine(_read_url("sqlite+aiosqlite", paths), pool_size=4, max_overflow=4)
-
-    @event.listens_for(engine.sync_engine, "connect")
-    def _connected(connection: Any, _record: Any) -> None:
-        cursor = connection.cursor()
-        cursor.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
-        cursor.execute("PRAGMA wal_autocheckpoint=0")
-        cursor.execute("PRAGMA query_only=ON")
-        cursor.close()
 
     return engine
 
@@ -190,7 +174,7 @@ def checkpoint(gate: Gate, engine: Engine) -> None:
             driver.execute("PRAGMA busy_timeout=0")
             driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
-            driver.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+            driver.execute(f"PRAGMA busy_timeout={BUSY_MS}")
             raw.close()
 
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core import events as ev
 from core import webhooks
@@ -30,6 +29,8 @@ from core.state import RequestState
 from store import contents
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
     from store.journal import Sees, Tx
 
 State = Literal["waiting", "done", "dead"]
@@ -144,7 +145,7 @@ def forget(tx: "Tx", ids: Sequence[int]) -> None:
 class Outbox:
     """Reads of the web process."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: "AsyncEngine") -> None:
         self._engine = engine
 
     async def heads(self, targets: Collection[str], requests: Collection[str]) -> list[Notice]:

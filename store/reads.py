@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Select, func, or_, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import Connection, Select, event, func, or_, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from core.errors import Malformed, NotFound
 from core.eta import Eta
@@ -20,6 +20,7 @@ from core.state import RequestState
 from core.words import SETTLED
 from store import tables, waits
 from store.contents import Spec, StoredChunk, read_chunk, read_spec
+from store.database import BUSY_MS, Paths, read_url
 from store.journal import FIELDS, Sees, record_of
 from store.laneviews import BREAKER_OPEN
 from store.projections import state_of
@@ -31,6 +32,21 @@ MAX_PAGE: Final = 500
 
 
 T = TypeVar("T")
+
+
+def async_read_engine(paths: Paths) -> AsyncEngine:
+    """Reads of the web process."""
+    engine = create_async_engine(read_url("sqlite+aiosqlite", paths), pool_size=4, max_overflow=4)
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def _connected(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+        cursor.execute("PRAGMA wal_autocheckpoint=0")
+        cursor.execute("PRAGMA query_only=ON")
+        cursor.close()
+
+    return engine
 
 
 async def _whole(reading: Coroutine[Any, Any, T]) -> T:

@@ -31,10 +31,10 @@ from litestar.template import TemplateConfig
 from core.errors import FailsoftError, Malformed, NotFound
 from core.loopback import is_loopback
 from store import settings as store_settings
-from store.database import Paths, async_read_engine
+from store.database import Paths
 from store.models.catalog import Catalog
 from store.outbox import Outbox
-from store.reads import Reader
+from store.reads import Reader, async_read_engine
 from store.settings import Settings
 from store.tailer import Tailer
 from store.writer import Writer

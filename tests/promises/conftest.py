@@ -27,7 +27,7 @@ def model_house(model_root: Path) -> Iterator[House]:
 @pytest.fixture
 def kills() -> int:
     """How many interruptions; more where FAILSOFT_KILLS says so."""
-    return int(os.environ.get("FAILSOFT_KILLS", "100"))
+    return int(os.environ.get("FAILSOFT_KILLS", "50"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -87,7 +87,8 @@ def test_requests_run_on_the_card_and_nothing_is_called_simulated(tmp_path: Path
         assert home.verify().ok
 
 
-@pytest.mark.parametrize("code", [31, pytest.param(43, marks=pytest.mark.prove)])
+@pytest.mark.prove
+@pytest.mark.parametrize("code", [31, 43])
 def test_a_failed_program_is_ended_and_its_card_stays(tmp_path: Path, cards: Cards, code: int) -> None:
     """The pair is not proved, and the device is sound: the same path goes on."""
     with carded(tmp_path / "data", cards) as home:

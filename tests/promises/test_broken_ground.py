@@ -16,9 +16,9 @@ from core.errors import Malformed, NoSpace
 from runners import supervisor
 from runners.corebook import CoreBook
 from runners.pulse import Pulse
-from store.database import Paths, async_read_engine
+from store.database import Paths
 from store.gate import Gate
-from store.reads import Reader
+from store.reads import Reader, async_read_engine
 from store.settings import load
 
 

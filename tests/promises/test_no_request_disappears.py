@@ -19,7 +19,7 @@ def test_kill_minus_nine_of_every_process_loses_nothing(tmp_path: Path, kills: i
     draw = random.Random(9)
     config = "[policy]\nrestart_backoff_s = 0.02\nrestart_backoff_max_s = 0.1\n"
     with house(tmp_path / "data", config=config) as home, ledger.open("a") as file:
-        for blow in range(kills // 15):
+        for blow in range(kills // 10):
             for n in range(4):
                 request_id = home.submit(f"[[tps=200]] blow {blow} {n}", max_tokens=24)
                 file.write(request_id + "\n")

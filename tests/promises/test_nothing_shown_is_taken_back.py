@@ -57,7 +57,7 @@ def strike(home: House, seed: int, request_id: str) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(n, marks=pytest.mark.prove) for n in range(8, 20))])
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.prove) for n in range(4, 20))])
 def test_the_answer_is_the_same_whenever_and_whatever_is_killed(
     model_house: House, undisturbed: dict[str, str], seed: int
 ) -> None:
@@ -142,7 +142,7 @@ def test_characters_and_stop_strings_split_at_every_boundary_are_never_half_show
     assert "�" not in "".join(frames) or view["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("at", range(1, 8))
+@pytest.mark.parametrize("at", [1, 4, 7])
 def test_a_stop_string_never_leaks_wherever_a_kill_falls(null_house: House, at: int) -> None:
     answer = "x" * at + "STOP" + "leaked"
     request_id = null_house.submit(f"[[emit={answer}]] [[tps=30]]", max_tokens=40, stop=["STOP"])

@@ -169,6 +169,7 @@ def resumed(home: House, request_id: str) -> None:
 # ---- one that is not there ------------------------------------------------------------------------------------
 
 
+@pytest.mark.prove
 def test_one_that_comes_late_is_taken_in_and_one_that_goes_is_done_without(tmp_path: Path) -> None:
     early = FakeUpstream()
     early.close()

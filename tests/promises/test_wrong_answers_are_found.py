@@ -73,6 +73,7 @@ def test_a_card_that_computes_garbage_is_found_by_its_canary(tmp_path: Path) -> 
         assert home.verify().ok
 
 
+@pytest.mark.prove
 def test_a_card_that_is_fast_and_wrong_from_the_start_never_gets_work(tmp_path: Path) -> None:
     home = House(tmp_path / "data", config="[policy]\nrestart_backoff_s = 0.02\nbreaker_cooldown_s = 0.5\n")
     SimulatedDevice(home.paths.sim / "sim-0.json", 1 << 30).set_garbage(garbage=True)
@@ -129,6 +130,7 @@ def test_garbage_in_the_middle_of_an_answer_is_found_long_before_a_canary_is_due
         assert home.verify().ok
 
 
+@pytest.mark.prove
 def test_a_short_answer_of_one_unit_is_asked_about_before_it_is_given(tmp_path: Path) -> None:
     with house(tmp_path / "data", config=NO_HURRY) as home:
         answered(home)

@@ -115,7 +115,7 @@ def test_a_long_reader_does_not_keep_writers_waiting_for_a_checkpoint(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checkpoint does what it can and lets go, however patient others are; the reader sees what it saw."""
-    monkeypatch.setattr(database, "_BUSY_MS", 1_000_000)
+    monkeypatch.setattr(database, "BUSY_MS", 1_000_000)
     desk = Desk(paths)
     desk.run(lambda tx: tx.append("service", ev.ServiceStopped("a"), actor="test"))
     gate, engine = Gate(paths.gate), write_engine(paths)

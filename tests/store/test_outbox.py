@@ -15,8 +15,9 @@ from core import events as ev
 from core.errors import Conflict, Malformed, NotFound
 from core.words import Lane
 from store import commands, laneviews, outbox
-from store.database import Paths, async_read_engine, migrate, write_engine
+from store.database import Paths, migrate, write_engine
 from store.outbox import Notice, Outbox, Turn
+from store.reads import async_read_engine
 from store.settings import load
 
 URL = "https://hook.example:8443/in?token=geheim"

@@ -9,8 +9,7 @@ from desk import Desk, HandClock
 
 from core.errors import Malformed, NotFound
 from store import tailer as tailing
-from store.database import async_read_engine
-from store.reads import Page, Reader
+from store.reads import Page, Reader, async_read_engine
 from store.tailer import Tailer
 
 PATIENCE_S = 60

@@ -15,8 +15,8 @@ from core import events as ev
 from core.errors import NoSpace
 from core.policy import Policy
 from store import outbox
-from store.database import async_read_engine
 from store.outbox import Outbox
+from store.reads import async_read_engine
 from store.signing import secret_file
 from web.outbox import Deliveries
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from house import House
 
 Failsoft = Callable[..., Any]
@@ -34,6 +35,7 @@ def test_people_are_told_prompt_by_prompt_and_what_it_permits(failsoft: Failsoft
     assert "target null: 100 %" in told.err
 
 
+@pytest.mark.prove
 def test_too_little_is_undecided(failsoft: Failsoft, tmp_path: Path) -> None:
     told = failsoft("models", "equivalence", "null", "null", "--tokens", "3", "--data", tmp_path)
     assert told.code == 1
