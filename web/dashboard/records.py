@@ -14,6 +14,7 @@ from litestar.types import ControllerRouterHandler
 
 from core.errors import Malformed, TooLarge
 from core.events import Recorded
+from core.whatif import Tally
 from store import audit as journal
 from store import imports
 from web.api.answers import count_param, text_param
@@ -56,7 +57,9 @@ async def what_if(request: Call, services: NamedDependency[Services]) -> Respons
     now_us = services.now_us()
     form = form_of({name: str(value) for name, value in request.query_params.items()}, services.settings.policy)
     since_us = time_of(form.since, now_us, "since") or 0
-    tally, more = await tally_of(services, other_policy(form.policy), since_us, now_us, MOST)
+    tally, more = Tally(), False
+    if form.tries:
+        tally, more = await tally_of(services, other_policy(form.policy), since_us, now_us, MOST)
     body = msgspec.json.encode({"policy": form.policy, "since": form.since}).decode()
     found = outcome(tally, now_us, more=more)
     return sheet(request, "what_if.html", "what_if_live.html", "what-if", form=form, found=found, body=body)
