@@ -58,7 +58,7 @@ screenshots: setup ## save every page, light and dark, desktop and phone (OUT=DI
 	PYTHONPATH=. $(BIN)/python -P bench/screenshots.py $(OUT)
 
 prove: setup ## the long proofs, and their report in docs/proofs.md: hours (KILLS=10000)
-	FAILSOFT_KILLS=$(KILLS) $(BIN)/pytest -m 'prove or kills' -n 2 --dist worksteal --junitxml=build/proofs.xml $(ARGS); \
+	FAILSOFT_KILLS=$(KILLS) $(BIN)/pytest -m 'prove or kills' -n 3 --dist worksteal --junitxml=build/proofs.xml $(ARGS); \
 	ended=$$?; FAILSOFT_KILLS=$(KILLS) $(BIN)/python docs/proofs.py build/proofs.xml > docs/proofs.md; exit $$ended
 
 clean: ## remove .venv and what tools left behind; data directories stay
