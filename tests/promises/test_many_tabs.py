@@ -7,7 +7,7 @@
    connections on which `/api/stream` was asked and which neither side has closed.
 3. Memory is the private part of the web process (RssAnon). Its slope is that of the last two thirds, by least squares.
 
-FAILSOFT_TABS_S: how long, in seconds; 600 where it is not set. Run with `-s` to see the figures.
+FAILSOFT_TABS_S: how long, in seconds; 600 where it is not set.
 """
 
 import asyncio
@@ -211,7 +211,7 @@ def addresses(made: House) -> list[str]:
     return [kinds[n % len(kinds)] for n in range(TABS)]
 
 
-def test_twenty_tabs_for_ten_minutes(tmp_path: Path) -> None:
+def test_twenty_tabs_for_ten_minutes(tmp_path: Path, record_property: Any) -> None:
     kit = browser_kit()
     kit.programs()
     with running(tmp_path / "house") as (made, relay, web), kit.browser() as chrome:
@@ -255,12 +255,10 @@ def test_twenty_tabs_for_ten_minutes(tmp_path: Path) -> None:
 
         later = [one for one in memory if one[0] > SECONDS / 3]
         slope, _ = linear_regression([at for at, _ in later], [kib for _, kib in later])
-        print(
-            f"\n{TABS} tabs, {SECONDS:.0f} s, {turn} turns, {len(load.sent)} requests: streams at most {relay.most}; "
-            f"RssAnon in KiB, a tenth apart: {[kib for _, kib in memory[:: max(1, len(memory) // 10)]]}, "
-            f"{slope:+.2f} KiB/s; "
-            f"{len(before)} descriptors before"
-        )
+        record_property("tabs", f"{TABS} for {SECONDS:.0f} s")
+        record_property("requests meanwhile", len(load.sent))
+        record_property("streams at most", relay.most)
+        record_property("memory of the web process", f"{later[0][1]} to {later[-1][1]} KiB, {slope:+.2f} KiB/s")
         assert slope < LEAK_KIB_S, f"{slope:.1f} KiB more each second: {memory}"
 
         for tab in tabs[1:]:
@@ -279,7 +277,7 @@ def test_twenty_tabs_for_ten_minutes(tmp_path: Path) -> None:
         began = time.monotonic()
         assert made.stop() == 0
         took = time.monotonic() - began
-        print(f"stopped with {TABS} tabs open in {took:.2f} s")
+        record_property("stopped with all tabs open in", f"{took:.2f} s")
         assert took < Policy().drain_s
         until(lambda: not relay.streams, "the streams to have ended")
         assert "Traceback" not in made.log.read_text()

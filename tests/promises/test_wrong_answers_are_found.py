@@ -1,6 +1,6 @@
 """A worker or a server that answers garbage, hangs, fails or crawls while its health page is green: found, and left.
 
-How long each took is printed; that it was found, what was said of it and where the work went is asserted.
+How long each took is noted; that it was found, what was said of it and where the work went is asserted.
 """
 
 import subprocess
@@ -37,8 +37,8 @@ def openings(home: House, device: str) -> list[str]:
     return [rule for (rule,) in rows]
 
 
-def told(what: str, began: float) -> None:
-    print(f"{what}: found after {time.monotonic() - began:.2f} s")
+def told(note: Callable[[str, object], None], began: float) -> None:
+    note("found after", f"{time.monotonic() - began:.2f} s")
 
 
 def work_until(home: House, found: Callable[[], Any], what: str) -> None:
@@ -51,7 +51,7 @@ def work_until(home: House, found: Callable[[], Any], what: str) -> None:
     until(again, what)
 
 
-def test_a_card_that_computes_garbage_is_found_by_its_canary(tmp_path: Path) -> None:
+def test_a_card_that_computes_garbage_is_found_by_its_canary(tmp_path: Path, record_property: Any) -> None:
     text = "[policy]\ncanary_every_s = 0.3\nbreaker_cooldown_s = 0.5\nrestart_backoff_s = 0.02\nsnapshot_bytes = 0\n"
     with house(tmp_path / "data", config=text) as home:
         home.runner("gpu")
@@ -60,7 +60,7 @@ def test_a_card_that_computes_garbage_is_found_by_its_canary(tmp_path: Path) -> 
         device.set_garbage(garbage=True)
         began = time.monotonic()
         work_until(home, lambda: openings(home, "sim-0"), "the breaker to open")
-        told("garbage on the card", began)
+        told(record_property, began)
         assert openings(home, "sim-0")[0] == "canary-wrong"
         view = home.settled(home.submit("meanwhile", max_tokens=20))
         assert (view["lane"], view["output"]["text"]) == ("cpu", built_in("meanwhile", 20))
@@ -167,7 +167,7 @@ def test_a_sound_lane_that_says_one_thing_again_and_again_is_asked_once_and_goes
     ids=["garbage", "accepts-and-ignores", "silence", "500", "a-tenth"],
 )
 def test_a_server_that_fails_with_a_green_health_page_is_left(
-    tmp_path: Path, fake: FakeUpstream, fault: dict[str, Any], rule: str
+    tmp_path: Path, fake: FakeUpstream, record_property: Any, fault: dict[str, Any], rule: str
 ) -> None:
     fake.set(slow_ms=20)
     text = config(url=fake.url, continues="tokens", policy=POLICY)
@@ -188,7 +188,7 @@ def test_a_server_that_fails_with_a_green_health_page_is_left(
             (cut,) = [e["data"]["resume_from"] for e in home.events(request_id) if e["type"] == "Rerouted"]
             assert view["output"]["text"] == spliced("which one?", cut, LONG)
             until(lambda: openings(home, BOX), "the breaker to open")
-        told(str(fault), began)
+        told(record_property, began)
         assert openings(home, BOX)[0] == rule
         view = home.settled(home.submit("meanwhile", max_tokens=20))
         assert (view["lane"], view["output"]["text"]) == ("cpu", built_in("meanwhile", 20))
