@@ -41,7 +41,7 @@ run: setup ## set up and run the service, with a simulated GPU beside the CPU la
 	@exec $(BIN)/failsoft serve --simulate-gpu $(SIMULATE_GPU) $(if $(DATA),--data $(DATA)) $(ARGS)
 
 test: setup ## run the tests
-	$(BIN)/pytest -m 'not prove' -n 6 --dist worksteal $(ARGS)
+	$(BIN)/pytest -m 'not prove' -n 5 --dist worksteal $(ARGS)
 
 check: setup ## lint, format, types, generated files, no registry's host anywhere
 	$(BIN)/ruff check
