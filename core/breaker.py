@@ -58,8 +58,8 @@ class Breaker(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.since_us + self.cooldown_us if self.state == "open" and not self.held else None
 
     def counted(self, now_us: int, window_us: int) -> int:
-        """Faults within the window that ends now."""
-        return sum(1 for at_us in self.faults_us if now_us - at_us < window_us)
+        """Faults within the window that ends now; one that lies ahead, since the clock was set back, is over."""
+        return sum(1 for at_us in self.faults_us if 0 <= now_us - at_us < window_us)
 
 
 def decide(facts: BreakerFacts) -> Decision:
@@ -150,6 +150,6 @@ def apply(before: Breaker, event: Event, at_us: int) -> Breaker:
 
 def calm(before: Breaker, now_us: int, window_us: int) -> Breaker:
     """The same breaker, whose openings are forgotten once it has been closed for a whole window."""
-    if before.state == "closed" and before.trips and now_us - before.since_us >= window_us:
+    if before.state == "closed" and before.trips and abs(now_us - before.since_us) >= window_us:
         return msgspec.structs.replace(before, trips=0)
     return before

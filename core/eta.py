@@ -118,7 +118,8 @@ def estimate(own: Work, line: Line, position: int, pace: Pace, hold: Hold | None
     start_high = None if hold.high_s is None else hold.high_s + line.high[at] * share
     read, write = round(line.read[at] * share) + own.read, round(line.write[at] * share) + own.write
     first = "nobody waits before it" if position == 0 else f"{position:,} wait before it"
-    basis = "; ".join(part for part in (hold.why, first, _tokens(read, write, pace), _low_end(pace)) if part)
+    low_end = _low_end(own, pace, alone=write == own.write)
+    basis = "; ".join(part for part in (hold.why, first, _tokens(read, write, pace), low_end) if part)
     return Eta(
         round(start_low + low_s(own, pace), 3),
         None if start_high is None else round(start_high + high_s(own, pace), 3),
@@ -133,8 +134,8 @@ def taken_up(own: Work, pace: Pace) -> Eta:
     if not pace.decode:
         return unknown(f"how fast the {pace.lane.upper()} lane is was not measured yet")
     low = low_s(msgspec.structs.replace(own, read_low=0), pace)
-    parts = [_tokens(own.read, own.write, pace), _low_end(pace)]
-    return Eta(round(low, 3), round(high_s(own, pace), 3), "; ".join(parts), 0.0, 0.0)
+    parts = (_tokens(own.read, own.write, pace), _low_end(own, pace, alone=True))
+    return Eta(round(low, 3), round(high_s(own, pace), 3), "; ".join(part for part in parts if part), 0.0, 0.0)
 
 
 def by_chunks(left: int, seconds_per_unit: Sequence[float], lane: Lane) -> Eta:
@@ -189,7 +190,10 @@ def _rate(per_s: float) -> str:
     return f"{rough:,.0f} tokens/s" if rough >= 100 else f"{rough:g} tokens/s"
 
 
-def _low_end(pace: Pace) -> str:
+def _low_end(own: Work, pace: Pace, *, alone: bool) -> str:
+    """Nothing where it is `alone` and may not even write as much as a short answer has."""
     if pace.short is None:
         return "the low end is its own work alone"
+    if alone and own.write <= pace.short - own.done:
+        return ""
     return f"the low end takes answers of {pace.short} tokens, as a quarter of the last {pace.answers} were or shorter"

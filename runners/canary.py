@@ -76,8 +76,8 @@ class Canary:
 
     def overdue(self) -> bool:
         """Whether it should have been asked long ago, and the lane is worth keeping free for it."""
-        if (since := self._doubts.since) is not None:
-            return time.monotonic() - since < _HOLD_S
+        if self._doubts.holds:
+            return True
         if self._asked_at is None or not self._worked:
             return False
         too_long_s = _LATE * self._policy.canary_every_s
@@ -86,7 +86,7 @@ class Canary:
 
     def due(self, look: Sees) -> bool:
         """Whether to ask now."""
-        if self._asked_at is None or self._doubts.since is not None:
+        if self._asked_at is None or self._doubts.open:
             return True
         if self._worked and time.monotonic() - self._asked_at >= self._policy.canary_every_s:
             return True

@@ -57,6 +57,8 @@ class Place(msgspec.Struct, frozen=True):
     pool: Pool | None
     cores: bool
     """It computes on this machine's cores."""
+    resumes: bool
+    """Its engine goes on with an answer exactly where it stopped."""
 
 
 def upstream_of(settings: Settings, lane: str, model: str) -> Upstream | None:
@@ -145,6 +147,7 @@ class Loading:
             threads=threads if engine.capabilities.fixed_threads else None,
             pool=self._pool(slots, plan),
             cores=engine.name not in {"null", "upstream"},
+            resumes=engine.capabilities.resume == "token",
         )
 
     def _loaded(self, engine: Engine, plan: LoadPlan, expected: int) -> Loaded:

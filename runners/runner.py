@@ -157,6 +157,7 @@ class Runner:
             self._freed.clear()
 
     def _fitness(self, place: Place) -> Fitness:
+        self.doubts.resumes = place.resumes
         canary = Canary(
             self.owner,
             self.writer,

@@ -21,7 +21,7 @@ from core.holdback import units_until_stop, visible
 from core.policy import Policy
 from core.slowness import Spell
 from runners.boundary import Boundary
-from runners.doubts import Doubts, InDoubt
+from runners.doubts import BESIDE, Doubts, InDoubt
 from runners.engines.base import Chunk, Constraint, GenerateWork, Loaded, Ready, Said, Sampling, Snapshot
 from runners.host import EngineHost
 from store import claims, comeback, contents, slowness
@@ -179,8 +179,12 @@ class Work:
 
     def _doubt(self, *, ended: bool) -> None:
         sign = None if self._doubts is None else doubt.sign(self._units, self._pieces, ended=ended)
-        if sign is not None and self._doubts is not None and self._doubts.stops(self._claim.fence.request_id):
+        if self._doubts is None:
+            return
+        if sign is not None and self._doubts.stops(self._claim.fence.request_id):
             raise InDoubt(sign)
+        if not ended and self._doubts.makes_way():
+            raise InDoubt(BESIDE)
 
     def _write(self, first: int, body: bytes, took_us: int, reason: str | None) -> None:
         fence, epoch = self._claim.fence, self._claim.state.output_epoch

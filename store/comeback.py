@@ -40,7 +40,7 @@ def decide(
             on_cpu_s=on_cpu_s(tx, state),
             least_s=policy.return_after_s,
             least_gain_s=policy.return_gain_s,
-            cpu_tps=rates.rates_of(tx, "cpu", state.model).decode,
+            cpu_tps=rates.rates_of(tx, "cpu", state.model).decode or _own_tps(tx, state),
             gpu_tps=rates.rates_of(tx, "gpu", state.model).decode,
             takeover_s=takeover_s,
             cannot=_cannot(tx, state.id),
@@ -54,6 +54,20 @@ def on_cpu_s(tx: Sees, state: RequestState) -> float:
     """Seconds since its last move, which brought it to the CPU lane."""
     moved_us = state.failovers[-1].at_us if state.failovers else state.created_us
     return max(0, tx.now_us - moved_us) / 1e6
+
+
+_CHUNKS: Final = (
+    "SELECT json_extract(data, '$.units'), json_extract(data, '$.took_us') FROM events "
+    "WHERE stream=? AND type='Checkpointed' AND attempt=? ORDER BY version DESC LIMIT 2"
+)
+
+
+def _own_tps(tx: Sees, state: RequestState) -> float | None:
+    """Tokens a second of its own last chunk: all that is known of a lane that has completed nothing yet."""
+    chunks = tx.execute(_CHUNKS, (state.id, state.attempt)).fetchall()
+    if len(chunks) < 2 or not chunks[0][1]:
+        return None
+    return float((chunks[0][0] - chunks[1][0]) / chunks[0][1] * 1e6)
 
 
 _CANNOT: Final = (

@@ -64,6 +64,8 @@ class Picture(msgspec.Struct, frozen=True):
     places: dict[str, int]
     """Who waits at which position, as far as it was looked."""
     draining: bool
+    at_work: frozenset[str] = frozenset()
+    """Who is computed right now: of one that was read as waiting a moment ago, too."""
 
     @property
     def held(self) -> bool:
@@ -91,7 +93,8 @@ def picture(tx: Sees, lane: Lane, model: str) -> Picture:
     pace = Pace(lane, seen.prefill, seen.decode, row.slots if row is not None else 1, short_of(answers), len(answers))
     before = f"runner-{lane}-{model}-"
     loaded = tx.execute(_LOADED, (before, before)).fetchone()
-    running = [_work(*found[1:], running=True) for found in tx.execute(_RUNNING, (lane, model)).fetchall()]
+    taken = tx.execute(_RUNNING, (lane, model)).fetchall()
+    running = [_work(*found[1:], running=True) for found in taken]
     queue = tx.execute(_WAITING, (lane, model)).fetchall()
     waiting = [_work(*found[1:]) for found in queue]
     return Picture(
@@ -106,6 +109,7 @@ def picture(tx: Sees, lane: Lane, model: str) -> Picture:
         line=eta.line_up(running, waiting, pace),
         places={found[0]: place for place, found in enumerate(queue)},
         draining=house.draining(tx),
+        at_work=frozenset(found[0] for found in taken),
     )
 
 
@@ -123,7 +127,7 @@ def outlook(tx: Sees, state: RequestState, seen: Picture) -> Outlook:
     """How an active request stands; `seen` is its lane."""
     found = standing(_facts(state, seen))
     own = _own(tx, state)
-    if state.running:
+    if state.running or state.id in seen.at_work:
         return Outlook(found, eta.taken_up(own, seen.pace), takeover_s=_takeover_s(own, seen, loaded=True))
     place = seen.places.get(state.id)
     place = laneviews.position(tx, state) if place is None else place

@@ -282,7 +282,8 @@ def degraded_changes(history: Sequence[Recorded], after: int) -> dict[int, View 
         before = state.degraded if state is not None else None
         state = apply(state, record.event, stream=record.stream, at_us=record.at_us, attempt=record.attempt)
         if state.degraded != before and record.version > after:
-            found[record.version] = None if state.degraded is None else degraded_view(state.degraded)
+            mark = state.degraded
+            found[record.version] = None if mark is None else degraded_view(mark) | {"limits": _limits(state)}
     return found
 
 

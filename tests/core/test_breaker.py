@@ -124,3 +124,10 @@ def test_faults_of_size_never_open_anything(faults: list[str], state: str) -> No
     for number, fault in enumerate(faults):
         known = facts(fault=fault, counted=number + 1, state=state)
         assert breaker.decide(known).action == "ignore"
+
+
+def test_faults_of_a_time_to_come_do_not_count() -> None:
+    """The clock was set back by an hour: two faults lie ahead, and a device is calm all the same."""
+    found = Breaker(faults_us=(3_700_000_000, 3_701_000_000, 100_000_000), since_us=3_702_000_000, trips=2)
+    assert found.counted(101_000_000, 15_000_000) == 1
+    assert breaker.calm(found, 101_000_000, 15_000_000).trips == 0

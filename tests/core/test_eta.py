@@ -125,3 +125,12 @@ def test_the_low_end_is_never_above_the_high_one_and_nobody_overtakes(
         assert 0 <= found.low_s <= found.high_s + 0.001
         starts.append(found.start_high_s)
     assert starts == sorted(starts)
+
+
+def test_of_one_shorter_than_short_answers_nothing_is_said_of_them() -> None:
+    """It may write 16, and a quarter of the last 12 answers had up to 20."""
+    assert "low end" not in eta.taken_up(whole(0, 16), KNOWS).basis
+    assert "low end" not in eta.estimate(whole(0, 16), line([], [], KNOWS), 0, KNOWS).basis
+    assert "low end takes answers of 20 tokens" in eta.taken_up(whole(0, 64), KNOWS).basis
+    behind = eta.estimate(whole(0, 16), line([whole(0, 64)], [], KNOWS), 0, KNOWS)
+    assert "low end takes answers of 20 tokens" in behind.basis

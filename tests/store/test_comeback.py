@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from desk import Desk
 
+from core.decision import ReturnFacts
 from core.errors import Fenced
 from core.policy import Policy
 from core.state import RequestState
@@ -109,3 +110,21 @@ def test_it_waits_on_where_the_lanes_are_not_alike(desk: Desk) -> None:
     desk.run(other_engine)
     desk.run(lambda tx: failover.cpu_lane_out(tx, "null", "load-failed", Policy(), actor="supervisor"))
     assert desk.state(request_id).lane == "cpu"
+
+
+def test_of_a_lane_that_has_completed_nothing_its_own_chunks_tell_how_fast_it_is(desk: Desk) -> None:
+    """The GPU lane writes 100 tokens a second; 4 tokens in half a second on the CPU lane are 8."""
+    runner_is_up(desk)
+    desk.run(lambda tx: rates.see(tx, "gpu", "null", rates.Rates(1000.0, 100.0)))
+    request_id = moved(desk)
+    claim = desk.take("cpu")
+    desk.checkpoint(claim, 8)
+    assert facts(desk, request_id).cpu_tps is None
+    desk.checkpoint(claim, 12, first=8, took_us=500_000)
+    assert facts(desk, request_id).cpu_tps == 8.0
+
+
+def facts(desk: Desk, request_id: str) -> ReturnFacts:
+    found = desk.run(lambda tx: comeback.decide(tx, desk_state(tx, request_id), EAGER, None)).facts
+    assert isinstance(found, ReturnFacts)
+    return found

@@ -178,3 +178,13 @@ def test_a_long_queue_is_looked_at_in_part_and_every_place_is_right(
     found = outlooks(cpu_only, *ids)
     assert [one.position for one in found] == list(range(10))
     assert [one.eta.start_high_s for one in found] == pytest.approx([6.45 * n for n in range(10)])
+
+
+def test_one_that_was_taken_up_since_it_was_read_is_not_ahead_of_itself(cpu_only: Desk) -> None:
+    """Read as waiting, and claimed a moment later: five tokens to read and 64 to write, not twice as many."""
+    one = cpu_only.admit()
+    before = cpu_only.state(one)
+    cpu_only.take("cpu")
+    found = cpu_only.run(lambda tx: waits.look(tx, [before]))[one]
+    assert found.position is None
+    assert found.eta.basis.startswith("5 tokens to read and at most 64 to write")

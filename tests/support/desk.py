@@ -134,9 +134,9 @@ class Desk:
         assert claim is not None, f"nothing can be claimed on {lane}"
         return claim
 
-    def checkpoint(self, claim: Claim, units: int, first: int | None = None) -> None:
+    def checkpoint(self, claim: Claim, units: int, first: int | None = None, *, took_us: int = 0) -> None:
         """Units up to `units`, each one letter."""
-        self.run(lambda tx: checkpoint(tx, claim, units, first))
+        self.run(lambda tx: checkpoint(tx, claim, units, first, took_us))
 
     def complete(self, claim: Claim, units: int | None = None, first: int | None = None) -> None:
         self.run(lambda tx: complete(tx, claim, units, first))
@@ -219,9 +219,9 @@ def body(first: int, upto: int) -> bytes:
     return contents.chunk_body(letters(first, upto), bytes(letters(first, upto)).decode())
 
 
-def checkpoint(tx: journal.Tx, claim: Claim, units: int, first: int | None = None) -> None:
+def checkpoint(tx: journal.Tx, claim: Claim, units: int, first: int | None = None, took_us: int = 0) -> None:
     start = claim.state.units if first is None else first
-    event = ev.Checkpointed(units, units, contents.digest(claim.spec.secret, body(start, units)))
+    event = ev.Checkpointed(units, units, contents.digest(claim.spec.secret, body(start, units)), took_us)
     claims.checkpoint(
         tx,
         claim.fence,

@@ -72,8 +72,8 @@ class House:
     # ---- life ----
 
     def start(self, environment: dict[str, str] | None = None, *, ready: bool = True) -> "House":
-        """Start it, with what is added to the environment from this time on."""
-        self.environment |= environment or {}
+        """Start it, with this added to its environment."""
+        self.environment = environment or {}
         (self.paths.run / "address").unlink(missing_ok=True)
         command = [sys.executable, "-m", "runners.supervisor", "--data", str(self.paths.root), "--port", "0"]
         command += ["--config", str(self.config)]
@@ -94,7 +94,7 @@ class House:
         For a service that tests share, whatever the one before did to it.
         """
         if self.process is None or self.process.poll() is not None:
-            self.start()
+            self.start(self.environment)
         marks = ",".join("?" * len(SETTLED))
         unsettled = f"SELECT 1 FROM requests WHERE state NOT IN ({marks})"
         until(lambda: not self.rows(unsettled, *SETTLED), "the requests of the test before to settle")

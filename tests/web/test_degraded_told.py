@@ -165,7 +165,7 @@ def test_the_stream_says_when_service_becomes_less_and_when_it_is_whole_again(st
         ("Returned", None),
     ]
     moved = next(f for f in told if f["type"] == "Rerouted")["degraded"]
-    assert {"since", "reason", "reason_code", "rule", "lane", "model"} == set(moved)
+    assert {"since", "reason", "reason_code", "rule", "lane", "model", "limits"} == set(moved)
     later = steady.client.get(f"/api/requests/{id_}/events?after=5").json()["items"]
     assert [f["type"] for f in later if "degraded" in f] == [f["type"] for f in told[5:] if "degraded" in f]
 

@@ -42,6 +42,8 @@ def reset_breaker(args: argparse.Namespace) -> int:
     told = client.post(f"/api/devices/{quote(args.device, safe='')}/reset-breaker", {"reason": args.reason})
     if args.json:
         document(told)
+    elif told["breaker"]["state"] == "closed":
+        print(f"{told['id']}: its breaker is closed; there is nothing to reset")
     else:
         right = client.get("/api/policy")["breaker_canaries"]
         print(f"{told['id']}: is being tried; it takes work after {right} right answer{'' if right == 1 else 's'}")

@@ -120,4 +120,9 @@ class _Transcript:
 def _sentence(frame: Frame) -> str:
     """What happened; and of what was accepted at less than it asked for, in what way."""
     said, degraded = str(frame["because"]), frame.get("degraded")
-    return f"{said} Degraded: {degraded['reason']}." if degraded and frame["type"] in _QUIET else said
+    if not degraded:
+        return said
+    told = [said, f"Degraded: {degraded['reason']}."] if frame["type"] in _QUIET else [said]
+    if shorter := degraded.get("limits", {}).get("max_tokens"):
+        told.append(f"Shortened: at most {shorter['given']} of the {shorter['asked']} tokens that were asked for.")
+    return " ".join(told)
