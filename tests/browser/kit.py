@@ -1,5 +1,6 @@
 """What browser tests share: Chromium as it is installed, and the service of the web tests."""
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
@@ -88,6 +89,14 @@ def until(chrome: Chrome, condition: Callable[[Chrome], Any]) -> Any:
     """Wait until it holds, and give what it gave."""
     wait = WebDriverWait(chrome, PATIENCE_S, poll_frequency=0.05, ignored_exceptions=[StaleElementReferenceException])
     return wait.until(condition)
+
+
+def settled(chrome: Chrome, script: str, expected: object) -> object:
+    """What a script gives once it is as expected, or gives at last: a page is laid out anew after it has loaded, and
+    while a part of it is exchanged."""
+    with contextlib.suppress(TimeoutException):
+        until(chrome, lambda c: c.execute_script(script) == expected)
+    return chrome.execute_script(script)
 
 
 def text(chrome: Chrome, id_: str) -> str:

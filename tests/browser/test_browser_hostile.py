@@ -1,11 +1,9 @@
 """Text of strangers, and far too much of it: the page shows it, runs none of it, and can still be used."""
 
-import contextlib
 import json
 from typing import Any
 
 import pytest
-from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -44,10 +42,8 @@ MIB = 1 << 20
 
 
 def assert_inert(chrome: Any, kit: Any) -> None:
-    """Nothing of it runs or pushes the page sideways, once a part that is being exchanged is there."""
-    with contextlib.suppress(TimeoutException):
-        kit.until(chrome, lambda c: c.execute_script(LOOK) == INERT)
-    assert (chrome.current_url, chrome.execute_script(LOOK)) == (chrome.current_url, INERT)
+    """Nothing of it runs or pushes the page sideways."""
+    assert (chrome.current_url, kit.settled(chrome, LOOK, INERT)) == (chrome.current_url, INERT)
 
 
 def shown(chrome: Any) -> str:
