@@ -78,8 +78,8 @@ class Outages:
                 "device %s is lost: %s%s", device.id, device.reason, f". {device.advice}" if device.advice else ""
             )
         if device.recorded != "lost":
-            unit = partial(breakers.device_lost, reason=device.reason, actor=_ACTOR)
-            self._submit(partial(unit, device=device.id, policy=self._policy))
+            lost = partial(breakers.device_lost, device=device.id, policy=self._policy)
+            self._submit(partial(lost, reason=device.reason, actor=_ACTOR))
         elif words not in said:
             self._submit(partial(breakers.device_says, device=device.id, policy=self._policy, actor=_ACTOR))
         said.add(words)

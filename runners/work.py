@@ -178,9 +178,9 @@ class Work:
         return ended
 
     def _doubt(self, *, ended: bool) -> None:
-        sign = None if self._doubts is None else doubt.sign(self._units, self._pieces, ended=ended)
         if self._doubts is None:
             return
+        sign = doubt.sign(self._units, self._pieces, ended=ended)
         if sign is not None and self._doubts.stops(self._claim.fence.request_id):
             raise InDoubt(sign)
         if not ended and self._doubts.makes_way():

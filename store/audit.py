@@ -42,9 +42,9 @@ class Chain(msgspec.Struct, frozen=True):
 
 def span(look: Sees, since_us: int | None, until_us: int | None) -> tuple[int, int]:
     """The first and the last seq of all that has a time in [since, until]; (0, -1) where nothing has."""
-    since_us, until_us = (max(-_LATEST, min(one, _LATEST)) for one in (since_us or 0, until_us or _LATEST))
-    row = look.execute("SELECT min(seq), max(seq) FROM events WHERE at_us BETWEEN ? AND ?", (since_us, until_us))
-    first, last = row.fetchone()
+    edges = (-_LATEST if since_us is None else since_us, _LATEST if until_us is None else until_us)
+    within = tuple(max(-_LATEST, min(one, _LATEST)) for one in edges)
+    first, last = look.execute("SELECT min(seq), max(seq) FROM events WHERE at_us BETWEEN ? AND ?", within).fetchone()
     return (0, -1) if first is None else (first, last)
 
 

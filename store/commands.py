@@ -7,7 +7,7 @@ from core import events as ev
 from core.errors import Conflict, Gone, NotFound
 from core.state import RequestState
 from core.words import ACTIVE, SETTLED, Failover, Lane, PairClass
-from store import claims, contents, laneviews, outbox
+from store import claims, contents, laneviews, outbox, tables
 from store.journal import Sees, Tx
 
 _ALIKE: Final[Mapping[Failover, frozenset[PairClass]]] = {
@@ -104,10 +104,7 @@ def erase(tx: Tx, request_id: str, *, actor: str) -> RequestState:
     return require(tx, request_id)
 
 
-_LATE: Final = (
-    "SELECT id FROM requests WHERE deadline_us<=? AND cancel_asked=0 AND "
-    "state IN ('admitted','running-gpu','checkpointed','rerouted-cpu')"
-)
+_LATE: Final = f"SELECT id FROM requests WHERE deadline_us<=? AND cancel_asked=0 AND {tables.ACTIVE}"  # noqa: S608 -- a constant
 _RESTED: Final = "SELECT id FROM requests WHERE state='resumable-error' AND updated_us<=?"
 
 

@@ -34,9 +34,9 @@ _UNITS: Final = {
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _LEAST_POOL: Final = 256
+"""Tokens: a smaller cache would hold no request worth sharing it."""
 _LEAST_BUDGET: Final = 200 << 20
 """Bytes that a worker without much of a model takes, and room to work."""
-"""Tokens: a smaller cache would hold no request worth sharing it."""
 _LONGEST: Final = 1e9
 """No time or factor is larger: counted in microseconds it fits the record, and JSON knows no infinity."""
 

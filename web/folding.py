@@ -16,15 +16,8 @@ _FROM: Final = 3
 
 def folded(rows: Iterable[T], type_of: Callable[[T], str]) -> Iterator[Sequence[T]]:
     """The rows in order, each alone or as part of a run that is told in one line."""
-    run: list[T] = []
-    for row in rows:
-        if type_of(row) in _QUIET:
-            run.append(row)
-            continue
-        yield from _told(run)
-        run = []
-        yield [row]
-    yield from _told(run)
+    for run in stretches(rows, type_of):
+        yield from [run] if len(run) >= _FROM else ([row] for row in run)
 
 
 def count(run: Sequence[object]) -> str:
@@ -65,10 +58,3 @@ def by_stream(stretch: Sequence[T], type_of: Callable[[T], str], stream_of: Call
 def count_of(run: Sequence[T], type_of: Callable[[T], str]) -> str:
     """How many of one type are told in the one line."""
     return f"{len(run):,} {_NAMES[type_of(run[0])]}"
-
-
-def _told(run: list[T]) -> Iterator[Sequence[T]]:
-    if len(run) >= _FROM:
-        yield run
-    else:
-        yield from ([row] for row in run)
